@@ -171,11 +171,11 @@ static void *memory(size_t len, unsigned seed)
     return at;
 }
 
-/* Touches enough other memory to evict all pages that were not touched recently: 1/`parts` of
- * ABI_PRESSURE_MIB, which is 0 in a run without softswap. The memory remains mapped for further
- * calls. */
+/* Writes 1/`parts` of ABI_PRESSURE_MIB of other memory. With 1 this evicts all pages that were not
+ * touched recently. Does nothing without softswap: the variable is then unset or 0. The memory
+ * remains mapped for further calls. */
 __attribute__((unused))
-static void put_out_by(size_t parts)
+static void apply_pressure(size_t parts)
 {
     static unsigned char *other;
     static size_t len;
@@ -197,17 +197,17 @@ static void put_out_by(size_t parts)
 }
 
 __attribute__((unused))
-static void put_out(void)
+static void evict(void)
 {
-    put_out_by(1);
+    apply_pressure(1);
 }
 
 /* Returns memory filled with `seed` that was swapped out. */
 __attribute__((unused))
-static void *memory_out(size_t len, unsigned seed)
+static void *evicted_memory(size_t len, unsigned seed)
 {
     void *at = memory(len, seed);
-    put_out();
+    evict();
     return at;
 }
 
@@ -216,7 +216,7 @@ __attribute__((unused))
 static void rewrite(void *at, size_t len, unsigned seed)
 {
     fill(at, len, seed);
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, len, seed));
 }
 

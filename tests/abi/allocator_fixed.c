@@ -24,7 +24,7 @@ CASE(stdio_and_blocks)
             fclose(file);
         release(block);
     }
-    put_out();
+    evict();
     say("lines: %d", lines > 0);
 }
 
@@ -34,17 +34,17 @@ CASE(blocks_of_the_library)
     void *(*volatile allocate)(size_t) = malloc;
     char *copy = strdup("a block of the library"), *line = NULL;
     size_t len = 0;
-    put_out();
+    evict();
     say("%s %d", copy, is_in_code((const void *)allocate));
     release(copy);
     FILE *file = tmpfile();
     fputs("a line\n", file);
     rewind(file);
     say("%zd", getline(&line, &len, file));
-    put_out();
+    evict();
     line = realloc(line, 100000);
     memset(line, 1, 100000);
-    put_out();
+    evict();
     release(line);
     fclose(file);
 }

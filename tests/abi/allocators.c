@@ -33,7 +33,7 @@ static void cross(const char *what, void *(*allocate)(size_t), void (*release)(v
             fill(blocks[i], sizes[i], i);
         }
         if (round == 2)
-            put_out();
+            evict();
         for (size_t i = 0; i < SIZES; i++) {
             bad += wrong(blocks[i], sizes[i], i);
             release(blocks[i]);
@@ -114,7 +114,7 @@ CASE(resized_by_either)
         fill(block, size, 3);
         before = size;
         if (i % 20 == 10)
-            put_out();
+            evict();
     }
     give(block);
     say("%zu", bad);
@@ -198,7 +198,7 @@ CASE(what_a_deep_constructor_made)
 {
     load(RTLD_DEEPBIND);
     char *(*early)(void) = of_plugin("plugin_early");
-    put_out();
+    evict();
     say("%s", early());
     char *text = resize(early(), 100000);
     say("%s", text);
@@ -278,7 +278,7 @@ CASE(a_child_with_a_deep_library)
     void *(*other)(size_t) = of_plugin("plugin_malloc");
     void *block = other(100000);
     fill(block, 100000, 8);
-    put_out();
+    evict();
     IN_CHILD("child") {
         say("%zu", wrong(block, 100000, 8));
         void (*release)(void *) = of_plugin("plugin_free");
@@ -456,7 +456,7 @@ CASE(lists_of_files)
     }
     glob_t found;
     say("%d", glob("./file-*", 0, NULL, &found));
-    put_out();
+    evict();
     say("%zu %s %s", found.gl_pathc, found.gl_pathv[0], found.gl_pathv[49]);
     globfree(&found);
 }

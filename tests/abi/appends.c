@@ -222,7 +222,7 @@ static int file_of(size_t len, unsigned seed)
 CASE(long_read)
 {
     int fd = file_of(12 * MIB, 5);
-    unsigned char *target = memory_out(20 * MIB, 3);
+    unsigned char *target = evicted_memory(20 * MIB, 3);
     RESULT(read(fd, target, 12 * MIB));
     say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
     RESULT(read(fd, target, 12 * MIB));
@@ -242,12 +242,12 @@ CASE(long_readv)
     int fd = file_of(12 * MIB, 5);
     unsigned char *target = memory(20 * MIB, 3);
     struct iovec parts[3] = {{target, 5 * MIB + 7}, {target + 5 * MIB + 7, 0}, {target + 5 * MIB + 7, 12 * MIB}};
-    put_out();
+    evict();
     RESULT(readv(fd, parts, 3));
     say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
     RESULT(readv(fd, parts, 3));
     fill(target, 12 * MIB, 3);
-    put_out();
+    evict();
     RESULT(preadv(fd, parts, 3, MIB));
     say("position %ld, first %d", (long)lseek(fd, 0, SEEK_CUR), target[0] == pattern(MIB, 5));
     lseek(fd, 2 * MIB, SEEK_SET);
@@ -260,7 +260,7 @@ CASE(long_readv)
 CASE(long_pread)
 {
     int fd = file_of(12 * MIB, 5);
-    unsigned char *target = memory_out(20 * MIB, 3);
+    unsigned char *target = evicted_memory(20 * MIB, 3);
     RESULT(pread(fd, target, 12 * MIB, 0));
     say("wrong %zu, position %ld", wrong(target, 12 * MIB, 5), (long)lseek(fd, 0, SEEK_CUR));
     RESULT(pread(fd, target, 12 * MIB, 6 * MIB));
@@ -309,7 +309,7 @@ CASE(readers_share_a_position)
 CASE(long_write)
 {
     int fd = scratch_file(0), other = scratch_file(0);
-    unsigned char *source = memory_out(40 * MIB, 7);
+    unsigned char *source = evicted_memory(40 * MIB, 7);
     RESULT(write(fd, source, 40 * MIB));
     say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
     RESULT(pwrite(other, source + 3, 20 * MIB, 5));
@@ -329,7 +329,7 @@ CASE(long_write)
 CASE(to_a_memory_file)
 {
     int fd = MUST(memfd_create("file", MFD_ALLOW_SEALING));
-    unsigned char *source = memory_out(9 * MIB, 7);
+    unsigned char *source = evicted_memory(9 * MIB, 7);
     RESULT(write(fd, source, 9 * MIB));
     RESULT(pread(fd, source, 9 * MIB, 0));
     say("wrong %zu", wrong(source, 9 * MIB, 7));
@@ -340,7 +340,7 @@ CASE(to_a_memory_file)
 CASE(past_the_page_cache)
 {
     int fd = scratch_file(O_DIRECT);
-    unsigned char *source = memory_out(9 * MIB, 7);
+    unsigned char *source = evicted_memory(9 * MIB, 7);
     RESULT(write(fd, source, 9 * MIB));
     RESULT(write(fd, source + 512, 9 * MIB - PAGE));
     RESULT(write(fd, source + 1, 8 * MIB));
@@ -412,7 +412,7 @@ CASE(at_its_own_pace)
     int ends[2];
     MUST(pipe2(ends, O_NONBLOCK));
     unsigned char *source = memory(9 * MIB, 7), *target = memory(9 * MIB, 3);
-    put_out();
+    evict();
     RESULT(write(ends[1], source, 9 * MIB));
     RESULT(write(ends[1], source, 9 * MIB));
     RESULT(read(ends[0], target, 9 * MIB));
@@ -449,12 +449,12 @@ CASE(stdio_writes)
     FILE *file = fdopen(fd, "w+");
     unsigned char *source = malloc(20 * MIB);
     fill(source, 20 * MIB, 7);
-    put_out();
+    evict();
     say("written %zu", fwrite(source, 1, 20 * MIB, file));
     fflush(file);
     rewind(file);
     memset(source, 0, 20 * MIB);
-    put_out();
+    evict();
     say("read %zu", fread(source, 1, 20 * MIB, file));
     say("wrong %zu", wrong(source, 20 * MIB, 7));
 }
@@ -497,7 +497,7 @@ CASE(position_shared_with_a_child)
     MUST(pipe(ready));
     /* A multiple of the line length, so that a cut file ends after a line. */
     size_t len = HUGE_RECORD / 100 * 100;
-    unsigned char *record = memory_out(len, 7);
+    unsigned char *record = evicted_memory(len, 7);
     pid_t child = MUST(fork());
     if (!child) {
         static char line[100];
@@ -561,7 +561,7 @@ CASE(long_write_with_a_hole)
         int fd = scratch_file(flags);
         unsigned char *source = memory(HUGE_RECORD, 7);
         MUST(munmap(source + 11 * MIB, 64 << 10));
-        put_out();
+        evict();
         RESULT(write(fd, source, HUGE_RECORD));
         say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
         struct iovec parts[3] = {{source, 10 * MIB}, {source + 10 * MIB, 100}, {source + 11 * MIB, 3 * MIB}};
@@ -577,7 +577,7 @@ CASE(long_write_with_a_hole)
 /* Writes to /dev/full fail, and writes to /dev/null succeed. */
 CASE(full_and_null)
 {
-    unsigned char *source = memory_out(HUGE_RECORD, 7);
+    unsigned char *source = evicted_memory(HUGE_RECORD, 7);
     int full = MUST(open("/dev/full", O_RDWR)), null = MUST(open("/dev/null", O_WRONLY));
     struct iovec parts[2] = {{source, 7 * MIB}, {source + 7 * MIB, 8 * MIB}};
     RESULT(write(full, source, HUGE_RECORD));
@@ -591,7 +591,7 @@ CASE(full_and_null)
 CASE(long_and_past_the_page_cache)
 {
     int fd = scratch_file(O_DIRECT);
-    unsigned char *source = memory_out(HUGE_RECORD + PAGE, 7);
+    unsigned char *source = evicted_memory(HUGE_RECORD + PAGE, 7);
     struct iovec parts[4] = {{source, 512}, {source + 512, 5 * MIB}, {source + 512 + 5 * MIB, 512},
                              {source + 1024 + 5 * MIB, HUGE_RECORD - 5 * MIB - 1024}};
     RESULT(write(fd, source, HUGE_RECORD));
@@ -629,7 +629,7 @@ CASE(handlers_see_whole_writes)
     struct sigaction action = {.sa_handler = look_at_position};
     MUST(sigaction(SIGUSR1, &action, NULL));
     seen_fd = scratch_file(O_APPEND);
-    unsigned char *source = memory_out(HUGE_RECORD, 7);
+    unsigned char *source = evicted_memory(HUGE_RECORD, 7);
     pthread_t self = pthread_self(), thread;
     MUST(-!!pthread_create(&thread, NULL, signal_often, &self));
     size_t bad = 0, short_ones = 0;

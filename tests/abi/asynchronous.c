@@ -39,13 +39,13 @@ CASE(a_write_and_a_read)
     int file = scratch_file(O_RDWR);
     char *source = memory(LEN, 1), *target = memory(LEN, 2);
     struct aiocb *writes = request(file, source, LEN, 4096), *reads = request(file, target, LEN, 4096);
-    put_out();
+    evict();
     RESULT(aio_write(writes));
     await(writes);
     say_outcome("write", writes);
-    put_out();
+    evict();
     RESULT(aio_read(reads));
-    put_out();
+    evict();
     await(reads);
     say_outcome("read", reads);
     say("wrong: %zu", wrong(target, LEN, 1));
@@ -58,7 +58,7 @@ CASE(requests_about_one_file_keep_their_order)
     struct aiocb *made[COUNT];
     for (int at = 0; at < COUNT; at++)
         made[at] = request(file, memory(64 << 10, at), EACH, 0);
-    put_out();
+    evict();
     for (int at = 0; at < COUNT; at++)
         if (aio_write(made[at]))
             say("aio_write: %s", strerrorname_np(errno));
@@ -83,7 +83,7 @@ CASE(one_that_waits_for_a_pipe)
     struct timespec moment = {0, 30000000};
     RESULT(aio_suspend(list, 1, &moment));
     say_outcome("before", reads);
-    put_out();
+    evict();
     MUST(write(ends[1], "message of 13", 13));
     await(reads);
     say_outcome("after", reads);
@@ -103,7 +103,7 @@ CASE(many_that_wait)
         made[at] = request(ends[at][0], target + at * PAGE * 4, 100, 0);
         MUST(aio_read(made[at]));
     }
-    put_out();
+    evict();
     for (int at = COUNT; at-- > 0;) {
         MUST(write(ends[at][1], &at, sizeof at));
         await(made[at]);
@@ -169,7 +169,7 @@ CASE(told_by_a_signal)
     writes->aio_sigevent.sigev_signo = SIGRTMIN + 3;
     writes->aio_sigevent.sigev_value.sival_int = 4711;
     listen_for(SIGRTMIN + 3);
-    put_out();
+    evict();
     RESULT(aio_write(writes));
     wait_until_told();
     say("told %d, code %d, value %d", (int)told, told_code, told_value);
@@ -197,7 +197,7 @@ CASE(told_in_a_thread)
     sigemptyset(&mask);
     sigaddset(&mask, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &mask, NULL);
-    put_out();
+    evict();
     RESULT(aio_write(writes));
     wait_until_told();
     say("told %d, blocked %d, value %d", (int)told, told_code, told_value);
@@ -251,7 +251,7 @@ CASE(cancelling)
     until_others_sleep();
     MUST(aio_read(second));
     MUST(aio_read(third));
-    put_out();
+    evict();
     say("second: %d", aio_cancel(ends[0], second) == AIO_CANCELED);
     say_outcome("second", second);
     say("first: %d", aio_cancel(ends[0], first) == AIO_NOTCANCELED);
@@ -280,7 +280,7 @@ CASE(lists)
     writes->aio_lio_opcode = more->aio_lio_opcode = LIO_WRITE;
     nothing->aio_lio_opcode = LIO_NOP;
     list[0] = writes, list[1] = NULL, list[2] = more, list[3] = nothing;
-    put_out();
+    evict();
     RESULT(lio_listio(LIO_WAIT, list, 4, NULL));
     say_outcome("first", writes);
     say_outcome("second", more);
@@ -305,7 +305,7 @@ CASE(a_list_that_tells)
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
     event.sigev_value.sival_int = 9;
     listen_for(SIGUSR2);
-    put_out();
+    evict();
     RESULT(lio_listio(LIO_NOWAIT, list, 8, &event));
     wait_until_told();
     say("told %d, code %d, value %d", (int)told, told_code, told_value);
@@ -317,7 +317,7 @@ CASE(syncing)
 {
     int file = scratch_file(O_RDWR), null = MUST(open("/dev/null", O_RDONLY));
     struct aiocb *writes = request(file, memory(LEN, 12), LEN, 0), *syncs = request(file, NULL, 0, 0);
-    put_out();
+    evict();
     MUST(aio_write(writes));
     RESULT(aio_fsync(O_SYNC, syncs));
     await(syncs);

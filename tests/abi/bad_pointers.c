@@ -10,7 +10,7 @@ static void set_up(void)
 {
     /* Map the memory for the pressure first, so that it does not use the addresses that must
      * remain unmapped. */
-    put_out();
+    evict();
     managed = memory(MIB, 7);
     inaccessible = memory(MIB, 7);
     MUST(mprotect(inaccessible, MIB, PROT_NONE));
@@ -18,7 +18,7 @@ static void set_up(void)
     MUST(mprotect(read_only, MIB, PROT_READ));
     unmapped = memory(MIB, 7);
     MUST(munmap(unmapped, MIB));
-    put_out();
+    evict();
 }
 
 static void each(void (*with)(void *))

@@ -16,7 +16,7 @@ static char *data;
 static void start(void)
 {
     MUST(pipe(ends));
-    data = memory_out(LEN, 1);
+    data = evicted_memory(LEN, 1);
 }
 
 static int cleanups;
@@ -88,7 +88,7 @@ static void cancel_many(int kind)
         cancelled += result == PTHREAD_CANCELED;
     }
     say("cancelled %d", cancelled);
-    put_out();
+    evict();
     size_t bad = 0;
     for (int i = 0; i < MANY; i++)
         bad += wrong(buffers + i * BUFFER + 16, 4096, 0) == 0;
@@ -119,7 +119,7 @@ static void *reads_once(void *argument)
 CASE(cancelled_before_readv)
 {
     start();
-    char *buffer = memory_out(BUFFER, 3);
+    char *buffer = evicted_memory(BUFFER, 3);
     MUST(write(ends[1], "data", 4));
     pthread_t thread;
     void *result;
@@ -162,7 +162,7 @@ CASE(scopes_are_left)
     pthread_t thread;
     pthread_create(&thread, NULL, reader_with_scope, memory(BUFFER, 3));
     usleep(20000);
-    put_out();
+    evict();
     pthread_cancel(thread);
     pthread_join(thread, NULL);
     say("cleanups %d", cleanups);
@@ -183,7 +183,7 @@ CASE(asynchronous_cancel_while_pages_come_in)
         pthread_t thread;
         void *result;
         if (i % 10 == 0)
-            put_out();
+            evict();
         pthread_create(&thread, NULL, asynchronous, data);
         usleep(500);
         pthread_cancel(thread);
@@ -191,7 +191,7 @@ CASE(asynchronous_cancel_while_pages_come_in)
         if (result != PTHREAD_CANCELED)
             say("not cancelled");
     }
-    put_out();
+    evict();
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
@@ -210,7 +210,7 @@ CASE(disabled_cancel_waits)
 {
     start();
     pthread_t thread;
-    char *buffer = memory_out(BUFFER, 4);
+    char *buffer = evicted_memory(BUFFER, 4);
     pthread_create(&thread, NULL, disabled, buffer);
     usleep(10000);
     pthread_cancel(thread);
@@ -260,7 +260,7 @@ static void jump_out_of(int kind)
         say("not here");
     }
     say("jumped %d", jumped);
-    put_out();
+    evict();
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
@@ -277,11 +277,11 @@ static void jump_within(int signal)
     begun = 1;
     for (volatile int i = 0; i < 3; i++)
         if (!sigsetjmp(within, 1)) {
-            put_out();
+            evict();
             siglongjmp(within, 1);
         }
     inner++;
-    put_out();
+    evict();
 }
 
 /* Writes some microseconds after a handler has begun. */
@@ -307,13 +307,13 @@ static void jump_within_a_handler(int kind)
     char *buffer = memory(BUFFER, 5);
     int later = 40000;
     pthread_t feeder;
-    put_out();
+    evict();
     pthread_create(&feeder, NULL, feed, &later);
     interrupt_soon(20000);
     long got = block_in(kind, buffer);
     pthread_join(feeder, NULL);
     say("got %ld %.16s, in handlers %d", got, kind == 2 ? "" : buffer, inner > 0);
-    put_out();
+    evict();
     fill(buffer, 65536 + 8192, 5);
     say("wrong %zu, %zu", wrong(buffer, BUFFER, 5), wrong(data, LEN, 1));
 }
@@ -332,7 +332,7 @@ static void read_in_handler(int signal)
     int other[2];
     MUST(pipe(other));
     MUST(write(other[1], data, 1000));
-    put_out();
+    evict();
     long got = read(other[0], mine, BUFFER);
     say("in the handler: %ld, wrong %zu", got, wrong(mine, 1000, 1));
     close(other[0]);
@@ -379,7 +379,7 @@ static void jump_out_of_inner(int signal)
         read(other[0], mine, BUFFER);
         say("not here");
     }
-    put_out();
+    evict();
     say("out of the inner read");
     close(other[0]);
     close(other[1]);
@@ -394,7 +394,7 @@ CASE(jumping_out_of_an_inner_read)
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
     char *buffer = read_while_interrupted(80000);
-    put_out();
+    evict();
     fill(buffer, 16, 5);
     say("wrong %zu", wrong(buffer, BUFFER, 5));
 }
@@ -425,7 +425,7 @@ CASE(threads_that_exit_in_a_handler_of_read)
         left += result == (void *)5;
     }
     say("left %d", left);
-    put_out();
+    evict();
     say("wrong %zu", wrong(data, LEN, 1));
 }
 

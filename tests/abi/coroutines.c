@@ -22,7 +22,7 @@ static void at_depth(void)
         volatile char *room = __builtin_alloca(depth * 1500);
         room[0] = 1;
         body();
-        put_out();
+        evict();
         body();
     }
 }
@@ -31,7 +31,7 @@ static void in_coroutine(void (*what)(void))
 {
     data = malloc(LEN);
     fill(data, LEN, 1);
-    put_out();
+    evict();
     body = what;
     getcontext(&inside);
     inside.uc_stack.ss_sp = malloc(STACK_LEN);
@@ -215,7 +215,7 @@ static void move_data(void)
     int fd = scratch_file(0), ends[2];
     RESULT(write(fd, local, sizeof local));
     memset(local, 0, sizeof local);
-    put_out();
+    evict();
     RESULT(pread(fd, local, sizeof local, 0));
     say("wrong %zu", wrong(local, sizeof local, 2));
     struct aiocb request = {.aio_fildes = fd, .aio_buf = local, .aio_nbytes = 5000};

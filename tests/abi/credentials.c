@@ -75,7 +75,7 @@ static int is_root(void)
 /* Returns memory that was swapped out before the tested call. */
 static unsigned char *out(void)
 {
-    unsigned char *at = memory_out(4 * MIB, 1);
+    unsigned char *at = evicted_memory(4 * MIB, 1);
     return at;
 }
 
@@ -142,9 +142,9 @@ CASE(other_options_pass)
 {
     char *name = strdup("a-name");
     char *found = calloc(1, 16);
-    put_out();
+    evict();
     RESULT(prctl(PR_SET_NAME, name, 0, 0, 0));
-    put_out();
+    evict();
     RESULT(prctl(PR_GET_NAME, found, 0, 0, 0));
     say("%s", found);
     RESULT(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) >= 0);
@@ -197,10 +197,10 @@ CASE(dropping_some_from_the_heap)
 {
     struct __user_cap_header_struct *who = header();
     struct __user_cap_data_struct *some = calloc(2, sizeof *some);
-    put_out();
+    evict();
     RESULT(capget(who, some));
     some[0].effective &= ~(1u << CAP_SYS_TIME);
-    put_out();
+    evict();
     RESULT(capset(who, some));
     alike("CapEff");
 }
@@ -211,7 +211,7 @@ CASE(capabilities_of_bad_pointers)
     RESULT(syscall(SYS_capset, header(), NULL));
     struct __user_cap_header_struct *who = header();
     who->version = 77;
-    put_out();
+    evict();
     RESULT(syscall(SYS_capset, who, NULL));
     say("version %x", who->version);
 }
@@ -265,7 +265,7 @@ CASE(groups_by_syscall)
 {
     gid_t *groups = malloc(3 * sizeof *groups);
     groups[0] = 5, groups[1] = 6, groups[2] = 7;
-    put_out();
+    evict();
     RESULT(syscall(SYS_setgroups, 3, groups));
     alike("Groups");
     RESULT(syscall(SYS_setgroups, 1, 8));
@@ -286,7 +286,7 @@ CASE(groups_from_memory_that_is_out)
     for (int at = 0; at < 40; at++)
         list[at] = 100 + at;
     for (int round = 0; round < 3; round++) {
-        put_out();
+        evict();
         RESULT(setgroups(40 - round, list));
         alike("Groups");
     }
@@ -299,10 +299,10 @@ CASE(groups_from_memory_that_is_out)
 
 CASE(groups_of_a_user)
 {
-    put_out();
+    evict();
     RESULT(initgroups("root", 12));
     say_groups();
-    put_out();
+    evict();
     RESULT(initgroups("nobody", 13));
     alike("Groups");
     say_groups();
@@ -471,7 +471,7 @@ CASE(a_landlock)
     uint64_t *handled = calloc(1, 8);
     unsigned char *at = out();
     *handled = 1 << 1; /* LANDLOCK_ACCESS_FS_WRITE_FILE */
-    put_out();
+    evict();
     int rules = syscall(444, handled, 8, 0);
     if (rules < 0) {
         say("%s", strerrorname_np(errno));
@@ -508,7 +508,7 @@ CASE(while_others_touch_memory)
     pthread_t thread;
     pthread_create(&thread, NULL, touches, at);
     for (int i = 0; i < 20; i++) {
-        put_out();
+        evict();
         prctl(PR_SET_KEEPCAPS, i & 1, 0, 0, 0);
     }
     stop = 1;

@@ -59,7 +59,7 @@ CASE(open_gives_the_lowest_number)
 
 CASE(numbers_that_were_not_opened_cannot_be_closed)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     int closed = 0, strange = 0;
     for (int fd = 3; fd < FAR; fd++)
         if (close(fd) == 0)
@@ -72,7 +72,7 @@ CASE(numbers_that_were_not_opened_cannot_be_closed)
 
 CASE(nor_by_a_raw_call)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     int closed = 0, strange = 0;
     for (int fd = 3; fd < FAR; fd++)
         if (syscall(SYS_close, fd) == 0)
@@ -126,7 +126,7 @@ CASE(dup2_from_numbers_that_are_not_open)
 
 CASE(copies_over_all_numbers_leave_memory_whole)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     soft_limit(1024);
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -137,7 +137,7 @@ CASE(copies_over_all_numbers_leave_memory_whole)
 
 CASE(raw_copies_over_all_numbers_leave_memory_whole)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     soft_limit(1024);
     int copied = 0;
     for (int fd = 3; fd < FAR; fd++)
@@ -159,7 +159,7 @@ CASE(a_copy_from_a_floor_on)
 
 CASE(as_many_as_the_limit_allows)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     soft_limit(300);
     use_all_numbers();
     RESULT(open("/dev/null", O_RDONLY));
@@ -169,18 +169,18 @@ CASE(as_many_as_the_limit_allows)
 
 CASE(as_many_as_a_hard_limit_allows)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     limit(40, 40);
     use_all_numbers();
     say_wrong(at);
     fill(at, LEN, 7);
-    put_out();
+    evict();
     say_wrong(at);
 }
 
 CASE(a_fork_with_all_numbers_in_use)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     soft_limit(64);
     use_all_numbers();
     IN_CHILD("child") {
@@ -192,7 +192,7 @@ CASE(a_fork_with_all_numbers_in_use)
 
 CASE(a_fork_with_all_numbers_that_there_are_in_use)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     while (dup(1) >= 0)
         ;
     for (int i = 0; i < 3; i++) {
@@ -210,7 +210,7 @@ CASE(a_fork_with_all_numbers_that_there_are_in_use)
 
 CASE(a_fork_below_a_hard_limit_that_was_lowered)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     limit(48, 48);
     IN_CHILD("child") {
         say_wrong(at);
@@ -224,7 +224,7 @@ CASE(a_fork_below_a_hard_limit_that_was_lowered)
 CASE(the_limit_is_what_it_was)
 {
     say_limit("start");
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     soft_limit(128);
     say_limit("lowered");
     IN_CHILD("child")
@@ -255,7 +255,7 @@ CASE(programs_run_within_a_small_soft_limit)
 
 CASE(close_range_of_everything)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     MUST(dup2(1, 30));
     RESULT(close_range(3, ~0U, 0));
     RESULT(fcntl(30, F_GETFD));
@@ -265,7 +265,7 @@ CASE(close_range_of_everything)
 
 CASE(a_raw_close_range_of_everything)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     MUST(dup2(1, 31));
     RESULT(syscall(SYS_close_range, 3, ~0U, 0));
     RESULT(fcntl(31, F_GETFD));
@@ -284,7 +284,7 @@ CASE(close_range_with_strange_arguments)
 
 CASE(close_range_that_marks_only)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     MUST(dup2(1, 32));
     RESULT(close_range(3, ~0U, CLOSE_RANGE_CLOEXEC));
     RESULT(fcntl(32, F_GETFD));
@@ -293,14 +293,14 @@ CASE(close_range_that_marks_only)
 
 CASE(close_range_of_a_table_of_its_own)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     RESULT(close_range(3, ~0U, CLOSE_RANGE_UNSHARE));
     say_wrong(at);
 }
 
 CASE(closefrom_closes_the_rest)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     MUST(dup2(1, 33));
     closefrom(3);
     RESULT(fcntl(33, F_GETFD));
@@ -309,7 +309,7 @@ CASE(closefrom_closes_the_rest)
 
 static void in_a_child(void (*close_all)(void))
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     IN_CHILD("child") {
         close_all();
         say_wrong(at);
@@ -361,7 +361,7 @@ CASE(a_child_closes_what_proc_lists) { in_a_child(by_what_proc_lists); }
 
 CASE(proc_lists_are_closed)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     by_what_proc_lists();
     say_wrong(at);
     rewrite(at, LEN, 8);
@@ -370,7 +370,7 @@ CASE(proc_lists_are_closed)
 /* The child may exit with any status, but it must not read wrong data. */
 CASE(a_child_that_closes_by_its_own_instruction_reads_nothing_wrong)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
         own_call(SYS_close_range, 3, ~0U, 0);
@@ -411,7 +411,7 @@ CASE(nothing_is_written_under_numbers_that_were_taken_over)
     own_call(SYS_close_range, 3, ~0U, 0);
     for (int fd = 3; fd < FAR; fd++)
         own_call(SYS_dup2, open("precious", O_RDWR), fd, 0);
-    put_out();
+    evict();
     _exit(wrong(at, LEN, 7) != 0);
 }
 
@@ -429,7 +429,7 @@ CASE(messages_do_not_go_to_a_file_of_that_number)
     close(2);
     if (open("data", O_RDWR) != 2)
         _exit(1);
-    put_out();
+    evict();
     /* softswap must stop the program with a message. */
     own_call(SYS_close_range, 3, ~0U, 0);
     _exit(wrong(at, LEN, 7) != 0);
@@ -451,7 +451,7 @@ CASE(started_without_standard_streams)
         return;
     }
     int first = open("data", O_RDWR), second = dup(first), third = dup(first);
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     dprintf(third, "%d %d %d wrong %zu", first, second, third, wrong(at, LEN, 7));
 }
 
@@ -463,7 +463,7 @@ CASE(what_a_program_inherits)
                 say("%d is open", fd);
         return;
     }
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     MUST(dup2(1, 20));
     MUST(dup3(1, 21, O_CLOEXEC));
     setenv("ABI_AGAIN", "1", 1);
@@ -559,7 +559,7 @@ CASE(a_daemon_keeps_its_memory)
 {
     int ends[2];
     MUST(pipe(ends));
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     IN_CHILD("child") {
         close(ends[0]);
         MUST(daemon(0, 0));
@@ -573,7 +573,7 @@ CASE(a_daemon_keeps_its_memory)
 
 CASE(a_limit_raised_to_the_hard_one)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     struct rlimit now;
     MUST(getrlimit(RLIMIT_NOFILE, &now));
     soft_limit(now.rlim_max);

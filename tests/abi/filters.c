@@ -62,7 +62,7 @@ static void allow(const long *numbers, size_t count, unsigned action)
 /* Returns swapped-out memory. */
 static unsigned char *out(size_t len)
 {
-    unsigned char *at = memory_out(len, 1);
+    unsigned char *at = evicted_memory(len, 1);
     return at;
 }
 
@@ -110,7 +110,7 @@ CASE(going_out_under_a_list)
 
 CASE(an_allocator_under_a_list)
 {
-    put_out();
+    evict();
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_write, SYS_exit_group, SYS_brk, SYS_mmap, SYS_munmap,
           SYS_mremap, SYS_madvise, SYS_mprotect);
     enum { BLOCKS = 300 };
@@ -120,7 +120,7 @@ CASE(an_allocator_under_a_list)
         blocks[i] = malloc(1000 + i * 300);
         fill(blocks[i], 1000 + i * 300, i);
     }
-    put_out();
+    evict();
     for (int i = 0; i < BLOCKS; i++)
         bad += wrong(blocks[i], 1000 + i * 300, i);
     for (int i = 0; i < BLOCKS; i += 2)
@@ -139,7 +139,7 @@ CASE(a_list_checks_its_arguments)
         LOAD(NUMBER), IF(SYS_exit_group, 4, 0), IF(SYS_write, 0, 2), LOAD(ARGUMENT(0)),
         IF(1, 1, 0), RETURN(SECCOMP_RET_ERRNO | EACCES), RETURN(SECCOMP_RET_ALLOW),
     };
-    put_out();
+    evict();
     MUST(install(code, COUNT(code)));
     RESULT(write(1, text, strlen(text)));
     RESULT(write(2, text, 0));
@@ -150,11 +150,11 @@ CASE(reading_and_writing_under_a_list)
 {
     int fd = scratch_file(O_RDWR);
     unsigned char *from = out(2 * MIB), *to = memory(2 * MIB, 2);
-    put_out();
+    evict();
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_read, SYS_write, SYS_lseek, SYS_exit_group);
     RESULT(write(fd, from, 2 * MIB));
     RESULT(lseek(fd, 0, SEEK_SET));
-    put_out();
+    evict();
     RESULT(read(fd, to, 2 * MIB));
     say("wrong: %zu", wrong(to, 2 * MIB, 1));
 }
@@ -167,7 +167,7 @@ CASE(a_pipe_under_a_list)
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_read, SYS_write, SYS_exit_group);
     RESULT(write(ends[1], at, 5000));
     memset(at, 0, 5000);
-    put_out();
+    evict();
     RESULT(read(ends[0], at, MIB));
     say("wrong: %zu", wrong(at, MIB, 1));
 }
@@ -178,7 +178,7 @@ CASE(stdio_under_a_list)
     setvbuf(file, NULL, _IOFBF, 8192);
     fputs("x", file);
     fflush(file);
-    put_out();
+    evict();
     ALLOW(SECCOMP_RET_KILL_PROCESS, SYS_read, SYS_write, SYS_lseek, SYS_exit_group, SYS_fstat,
           SYS_newfstatat, SYS_brk, SYS_mmap, SYS_munmap);
     for (int i = 0; i < 5000; i++)
@@ -199,7 +199,7 @@ CASE(a_list_as_programs_have_it)
     for (unsigned round = 2; round < 4; round++) {
         fill(at, 4 * MIB, round);
         free(malloc(MIB));
-        put_out();
+        evict();
         say("wrong: %zu", wrong(at, 4 * MIB, round));
     }
     struct iovec parts[] = {{at, 0}, {at, 0}};
@@ -226,7 +226,7 @@ CASE(from_the_heap_by_prctl)
 {
     struct sock_fprog *program = in_heap();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    put_out();
+    evict();
     RESULT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program));
     RESULT(getppid());
 }
@@ -235,7 +235,7 @@ CASE(from_the_heap_by_seccomp)
 {
     struct sock_fprog *program = in_heap();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    put_out();
+    evict();
     RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, program));
     RESULT(getppid());
 }
@@ -245,7 +245,7 @@ CASE(from_the_heap_by_an_instruction)
     struct sock_fprog *program = in_heap();
     unsigned char *at = memory(MIB, 1);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    put_out();
+    evict();
     say("%ld", own_call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)program));
     say("wrong: %zu", wrong(at, MIB, 1));
     RESULT(getppid());
@@ -255,7 +255,7 @@ CASE(prctl_from_the_heap_by_an_instruction)
 {
     struct sock_fprog *program = in_heap();
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    put_out();
+    evict();
     say("%ld", own_call(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)program));
     RESULT(getppid());
 }
@@ -352,12 +352,12 @@ CASE(which_actions)
 {
     uint32_t *action = malloc(sizeof *action);
     *action = SECCOMP_RET_TRAP;
-    put_out();
+    evict();
     RESULT(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, action));
     *action = 0x12340000;
     RESULT(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, action));
     struct seccomp_notif_sizes *sizes = malloc(sizeof *sizes);
-    put_out();
+    evict();
     RESULT(syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, sizes));
     say("%d %d", sizes->seccomp_notif, sizes->seccomp_notif_resp);
 }
@@ -367,7 +367,7 @@ CASE(which_actions)
 CASE(an_error_for_a_path_in_the_heap)
 {
     char *path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_ERRNO | ENOTTY);
     RESULT(open(path, O_RDONLY));
     RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
@@ -378,7 +378,7 @@ CASE(an_error_for_a_path_in_the_heap)
 CASE(no_error_at_all)
 {
     char *path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_ERRNO);
     RESULT(open(path, O_RDONLY));
 }
@@ -387,7 +387,7 @@ CASE(an_error_for_vectors)
 {
     char *text = strdup("some text");
     struct iovec parts[] = {{text, 4}, {text + 4, 5}};
-    put_out();
+    evict();
     only(SYS_writev, SECCOMP_RET_ERRNO | EMLINK);
     RESULT(writev(1, parts, 2));
 }
@@ -399,7 +399,7 @@ CASE(an_error_for_messages)
     char *text = strdup("some text");
     struct iovec part = {text, 9};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    put_out();
+    evict();
     only(SYS_sendmsg, SECCOMP_RET_ERRNO | EMLINK);
     RESULT(sendmsg(pair[0], &message, 0));
     RESULT(send(pair[0], text, 9, 0));
@@ -408,7 +408,7 @@ CASE(an_error_for_messages)
 CASE(logged_and_allowed)
 {
     char *path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_LOG);
     SUCCESS(open(path, O_RDONLY));
 }
@@ -416,7 +416,7 @@ CASE(logged_and_allowed)
 CASE(the_strictest_of_two_counts)
 {
     char *path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_ERRNO | EMLINK);
     only(SYS_openat, SECCOMP_RET_ALLOW);
     RESULT(open(path, O_RDONLY));
@@ -473,7 +473,7 @@ static void open_kept_path(void)
 CASE(killed_for_a_path_in_the_heap)
 {
     kept_path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
     open_kept_path();
 }
@@ -481,7 +481,7 @@ CASE(killed_for_a_path_in_the_heap)
 CASE(killed_thread_for_a_path_in_the_heap)
 {
     kept_path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_KILL_THREAD);
     open_kept_path();
 }
@@ -496,7 +496,7 @@ CASE(killed_for_mprotect)
 CASE(trapped_without_a_handler)
 {
     kept_path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_TRAP);
     open_kept_path();
 }
@@ -505,7 +505,7 @@ CASE(trapped_and_ignored)
 {
     signal(SIGSYS, SIG_IGN);
     kept_path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_TRAP);
     open_kept_path();
 }
@@ -513,7 +513,7 @@ CASE(trapped_and_ignored)
 CASE(children_are_killed_too)
 {
     kept_path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_KILL_PROCESS);
     IN_CHILD("opens")
         open_kept_path();
@@ -555,7 +555,7 @@ CASE(a_trap_for_a_path_in_the_heap)
 {
     char *path = strdup("/dev/null");
     handle(on_trap, 0);
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_TRAP | 7);
     expected_path = (long)path;
     say("%ld", own_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY));
@@ -617,7 +617,7 @@ CASE(jumping_out_of_a_trap)
     char *path = strdup("/dev/null");
     unsigned char *at = memory(MIB, 1);
     handle(jump, 0);
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_TRAP);
     for (volatile int round = 0; round < 3; round++) {
         if (sigsetjmp(back, 1) == 0)
@@ -638,7 +638,7 @@ CASE(a_handler_of_one_argument)
 {
     char *path = strdup("/dev/null");
     signal(SIGSYS, plain_handler);
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_TRAP);
     /* The call returns the content of its register: its number. */
     RESULT(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
@@ -657,12 +657,12 @@ CASE(a_broker)
 {
     char *path = strdup("/dev/null"), *none = strdup("/nowhere/at/all");
     handle(broker, SA_NODEFER);
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_TRAP);
     for (int round = 0; round < 3; round++) {
         RESULT(open(path, O_RDONLY));
         RESULT(open(none, O_RDONLY));
-        put_out();
+        evict();
     }
 }
 
@@ -670,7 +670,7 @@ CASE(a_trap_inside_a_trap)
 {
     char *path = strdup("/dev/null");
     handle(broker, SA_NODEFER);
-    put_out();
+    evict();
     struct sock_filter code[] = {
         LOAD(NUMBER), IF(SYS_openat, 2, 0), IF(SYS_statfs, 1, 0), RETURN(SECCOMP_RET_ALLOW),
         RETURN(SECCOMP_RET_TRAP),
@@ -678,7 +678,7 @@ CASE(a_trap_inside_a_trap)
     MUST(install(code, COUNT(code)));
     RESULT(open(path, O_RDONLY));
     struct statfs *info = malloc(sizeof *info);
-    put_out();
+    evict();
     /* The second argument of statfs is not a path. */
     memset(info, 0, sizeof *info);
     RESULT(statfs(path, info));
@@ -695,7 +695,7 @@ static void *opens(void *path)
 CASE(threads_made_later_have_it)
 {
     char *path = strdup("/dev/null");
-    put_out();
+    evict();
     only(SYS_openat, SECCOMP_RET_ERRNO | EMLINK);
     in_thread(opens, path);
     RESULT(open(path, O_RDONLY));
@@ -725,7 +725,7 @@ static void earlier_thread(unsigned flags)
     };
     struct sock_fprog program = {.len = COUNT(code), .filter = code};
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    put_out();
+    evict();
     RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program));
     pthread_barrier_wait(&barrier);
     pthread_join(thread, NULL);
@@ -789,7 +789,7 @@ CASE(after_exec)
 {
     unsigned char *at = out(4 * MIB);
     char *path = strdup("/dev/null");
-    put_out();
+    evict();
     say("wrong: %zu", wrong(at, 4 * MIB, 1));
     SUCCESS(open(path, O_RDONLY));
     errno = 0;
@@ -832,7 +832,7 @@ static void *answers(void *unused)
 {
     struct seccomp_notif *request = calloc(1, 256);
     struct seccomp_notif_resp *response = calloc(1, 256);
-    put_out();
+    evict();
     RESULT(ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, request));
     say("call %d", request->data.nr);
     say("path: %s", (char *)request->data.args[1]);
@@ -855,7 +855,7 @@ CASE(a_supervisor)
     memcpy(code, own, sizeof own);
     struct sock_fprog program = {.len = 4, .filter = code};
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    put_out();
+    evict();
     listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER,
                        &program);
     say("listener: %d", listener >= 0);
@@ -880,7 +880,7 @@ CASE(what_is_denied_is_not_done)
 {
     int *ends = malloc(2 * sizeof *ends);
     ends[0] = ends[1] = -5;
-    put_out();
+    evict();
     only(SYS_pipe2, SECCOMP_RET_ERRNO | EMFILE);
     RESULT(pipe2(ends, 0));
     say("%d %d", ends[0], ends[1]);
@@ -1070,7 +1070,7 @@ static void *works(void *seed)
         unsigned char *block = malloc(20000);
         fill(block, 20000, round);
         if ((long)seed == 1 && round == 1)
-            put_out();
+            evict();
         bad += wrong(at, MIB, (long)seed) + wrong(block, 20000, round);
         free(block);
     }
@@ -1122,10 +1122,10 @@ CASE(a_list_for_threads_at_work)
     };
     struct sock_fprog program = {.len = COUNT(code), .filter = code};
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    put_out();
+    evict();
     for (int i = 0; i < 2; i++) {
         RESULT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
-        put_out();
+        evict();
     }
     enough = 1;
     for (int i = 0; i < 4; i++) {
@@ -1141,10 +1141,10 @@ static void child_of_a_list(void)
 {
     size_t bad = wrong(kept, 4 * MIB, 1);
     fill(kept, 2 * MIB, 2);
-    put_out_by(2);
+    apply_pressure(2);
     bad += wrong(kept, 2 * MIB, 2);
     mprotect(kept, MIB, PROT_NONE);
-    put_out_by(2);
+    apply_pressure(2);
     mprotect(kept, MIB, PROT_READ | PROT_WRITE);
     say("wrong: %zu", bad + wrong(kept, 2 * MIB, 2));
 }
@@ -1167,7 +1167,7 @@ CASE(forks_under_a_list)
         IN_CHILD("child")
             child_of_a_list();
         fill(kept, 4 * MIB, 1);
-        put_out();
+        evict();
     }
     IN_CHILD("child")
         child_with_a_child();
@@ -1194,7 +1194,7 @@ static void bad_pointers_in_a_child(void)
 {
     struct iovec *parts = (struct iovec *)kept;
     parts[0] = (struct iovec){kept, 0};
-    put_out();
+    evict();
     RESULT(writev(1, parts, 1));
     struct iovec *volatile bad = (void *)8;
     RESULT(writev(1, bad, 1));

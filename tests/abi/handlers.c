@@ -14,7 +14,7 @@ static void start(void)
 {
     data = malloc(LEN);
     fill(data, LEN, 1);
-    put_out();
+    evict();
 }
 
 static void handle(int signal, int flags, void (*handler)(int, siginfo_t *, void *))
@@ -62,7 +62,7 @@ static void *raise_both(void *argument)
     RESULT(sigaltstack(&alternate, NULL));
     raise(SIGUSR1);
     raise(SIGUSR2);
-    put_out();
+    evict();
     raise(SIGUSR2);
     raise(SIGBUS);
     alternate.ss_flags = (int)(1U << 31); /* SS_AUTODISARM */
@@ -89,7 +89,7 @@ static ucontext_t outside, inside;
 static void coroutine_raises(void)
 {
     for (int i = 0; i < 3; i++) {
-        put_out();
+        evict();
         raise(SIGUSR1);
         raise(SIGBUS);
     }
@@ -218,7 +218,7 @@ static void user_thread(int id)
         wrong_resumed += current != id;
         loops[id]++;
         if (n % 5 == 0)
-            put_out();
+            evict();
     }
     say("loops %ld %ld, wrong thread resumed %ld times", loops[0], loops[1], wrong_resumed);
     _exit(wrong(data, LEN, 1) != 0);
@@ -386,7 +386,7 @@ CASE(jump_out_of_a_guarded_call)
             pthread_create(&thread, NULL, kick, (void *)pthread_self());
             RESULT(read(ends[0], data + LEN / 2, 4));
         }
-        put_out();
+        evict();
         pthread_join(thread, NULL);
     }
     say("jumps %d", seen);

@@ -26,7 +26,7 @@ CASE(a_ring_with_fixed_buffers)
         char *entries = mmap(NULL, parameters.sq_entries * 64, PROT_READ | PROT_WRITE, MAP_SHARED,
                              ring, 0x10000000);
         MUST(syscall(SYS_io_uring_register, ring, 0, &vector, 1));
-        put_out();
+        evict();
         memset(entries, 0, 64);
         entries[0] = 4; /* READ_FIXED */
         *(int *)(entries + 4) = file;
@@ -36,10 +36,10 @@ CASE(a_ring_with_fixed_buffers)
         __atomic_store_n((uint32_t *)(sq + parameters.sq[1]), 1, __ATOMIC_RELEASE);
         MUST(syscall(SYS_io_uring_enter, ring, 1, 1, 1, NULL, 0));
     } else {
-        put_out();
+        evict();
         MUST(pread(file, buffer, LEN, 0));
     }
-    put_out();
+    evict();
     say("wrong %zu", wrong(buffer, LEN, 1));
 }
 
@@ -50,7 +50,7 @@ CASE(asynchronous_reads)
     char *source = memory(LEN, 3), *buffer = memory(LEN, 4);
     MUST(pwrite(file, source, LEN, 0));
     unsigned long context = 0;
-    put_out();
+    evict();
     if (syscall(SYS_io_setup, 4, &context) == 0) {
         uint64_t request[8] = {0}, event[4] = {0};
         *(uint32_t *)((char *)request + 20) = file;
@@ -63,7 +63,7 @@ CASE(asynchronous_reads)
     } else {
         say("read %ld", (long)pread(file, buffer, LEN, 0));
     }
-    put_out();
+    evict();
     say("wrong %zu", wrong(buffer, LEN, 3));
 }
 
@@ -94,10 +94,10 @@ static void splice_into_a_pipe(unsigned flags)
     char *at = memory(32 << 10, 5), got[4096];
     int ends[2];
     MUST(pipe(ends));
-    put_out();
+    evict();
     struct iovec vectors[2] = {{at, 16 << 10}, {at + (16 << 10), 16 << 10}};
     RESULT(vmsplice(ends[1], vectors, 2, flags));
-    put_out();
+    evict();
     size_t off = 0, count = 0;
     while (off < 32 << 10) {
         ssize_t len = read(ends[0], got, sizeof got);
@@ -120,11 +120,11 @@ CASE(spliced_memory_is_unmapped)
     char *at = memory(LEN, 6), got[8192];
     int ends[2];
     MUST(pipe(ends));
-    put_out();
+    evict();
     struct iovec vector = {at, sizeof got};
     RESULT(vmsplice(ends[1], &vector, 1, 0));
     MUST(munmap(at, LEN));
-    char *other = memory_out(LEN, 7);
+    char *other = evicted_memory(LEN, 7);
     RESULT(read(ends[0], got, sizeof got));
     say("wrong %zu, %zu", wrong(got, sizeof got, 6), wrong(other, LEN, 7));
 }
@@ -134,7 +134,7 @@ CASE(vmsplice_refused)
     char *at = memory(LEN, 8);
     int file = scratch_file(O_RDWR), ends[2];
     MUST(pipe(ends));
-    put_out();
+    evict();
     struct iovec vector = {at, LEN}, none = {at, 0};
     RESULT(vmsplice(file, &vector, 1, 0));
     RESULT(vmsplice(ends[1], &vector, 1, 0x100));
@@ -148,12 +148,12 @@ CASE(spliced_out_of_a_pipe)
     char *at = memory(LEN, 9), *into = memory(LEN, 10);
     int ends[2];
     MUST(pipe(ends));
-    put_out();
+    evict();
     MUST(write(ends[1], at, 20000));
     struct iovec vector = {into, 20000};
-    put_out();
+    evict();
     RESULT(vmsplice(ends[0], &vector, 1, 0));
-    put_out();
+    evict();
     say("wrong %zu", wrong(into, 20000, 9));
 }
 
@@ -164,9 +164,9 @@ CASE(sent_without_a_copy)
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
     int on = 1;
     RESULT(setsockopt(pair[0], SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
-    put_out();
+    evict();
     RESULT(send(pair[0], at, 20000, MSG_ZEROCOPY));
-    put_out();
+    evict();
     RESULT(recv(pair[1], got, 20000, MSG_WAITALL));
     say("wrong %zu", wrong(got, 20000, 11));
 }
@@ -183,7 +183,7 @@ CASE(a_userfaultfd_over_managed_memory)
         range.len = 4 * PAGE, range.mode = 1;
         RESULT(ioctl(fd, 0xc020aa00, &range));
     }
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, LEN, 13));
 }
 
@@ -216,8 +216,8 @@ CASE(read_directly)
     int flags = fcntl(file, F_GETFL);
     if (fcntl(file, F_SETFL, flags | O_DIRECT) == -1 && errno != EINVAL)
         say("setting up: O_DIRECT");
-    put_out();
+    evict();
     RESULT(pread(file, into, LEN, 0));
-    put_out();
+    evict();
     say("wrong %zu", wrong(into, LEN, 15));
 }

@@ -74,7 +74,7 @@ CASE(shown_into_memory_that_is_out)
 {
     char *data = memory(65 * PAGE, 1);
     struct rlimit *limit = (struct rlimit *)(data + 64 * PAGE);
-    put_out();
+    evict();
     RESULT(getrlimit(RLIMIT_NOFILE, limit));
     say_limit("NOFILE", limit);
     say("wrong: %zu", wrong(data, 64 * PAGE, 1));
@@ -85,9 +85,9 @@ CASE(set_from_memory_that_is_out)
     struct rlimit *limit = memory(64 * PAGE, 1);
     MUST(getrlimit(RLIMIT_CORE, limit));
     limit->rlim_cur = 0;
-    put_out();
+    evict();
     RESULT(setrlimit(RLIMIT_CORE, limit));
-    put_out();
+    evict();
     struct rlimit *old = (void *)((char *)limit + 32 * PAGE);
     RESULT(prlimit(0, RLIMIT_CORE, limit, old));
     say_limit("CORE", old);
@@ -191,7 +191,7 @@ CASE(fsize_fails_where_ignored)
     signal(SIGXFSZ, SIG_IGN);
     MUST(set_soft(RLIMIT_FSIZE, 10000));
     int fd = scratch_file(0);
-    char *data = memory_out(16 * PAGE, 1);
+    char *data = evicted_memory(16 * PAGE, 1);
     RESULT(write(fd, data, 65536));
     RESULT(write(fd, data, 1));
     RESULT(pwrite(fd, data, 100, 9990));
@@ -254,7 +254,7 @@ CASE(nofile_none_at_all)
 {
     void *data = memory(4 * MIB, 5);
     MUST(set_soft(RLIMIT_NOFILE, 0));
-    put_out();
+    evict();
     say("wrong: %zu", wrong(data, 4 * MIB, 5));
     RESULT(open("/dev/null", O_RDONLY));
 }
@@ -333,7 +333,7 @@ CASE(as_leaves_what_is_there)
 {
     void *data = memory(4 * MIB, 7);
     MUST(set_soft(RLIMIT_AS, MIB));
-    put_out();
+    evict();
     say("wrong: %zu", wrong(data, 4 * MIB, 7));
 }
 
@@ -341,7 +341,7 @@ CASE(as_leaves_what_is_there)
  * map more memory. Its children have the same mappings. */
 CASE(as_lowered_before_forking)
 {
-    unsigned char *at = memory_out(4 * MIB, 3);
+    unsigned char *at = evicted_memory(4 * MIB, 3);
     struct rlimit limit;
     MUST(getrlimit(RLIMIT_AS, &limit));
     limit.rlim_cur = limit.rlim_max = 1UL << 30;

@@ -32,12 +32,12 @@ static void say_calls(const char *what)
 
 static void start(void)
 {
-    data = memory_out(LEN, 1);
+    data = evicted_memory(LEN, 1);
 }
 
 static void check(const char *what)
 {
-    put_out();
+    evict();
     say("%s: wrong %zu", what, wrong(data, LEN, 1));
 }
 
@@ -155,16 +155,16 @@ CASE(raw_call_in_managed_memory)
     unsigned long *at = memory(LEN, 2);
     at[0] = ~0UL;
     at[70000] = 0;
-    put_out();
+    evict();
     RESULT(syscall(SYS_rt_sigprocmask, SIG_SETMASK, at, at + 70000, 8));
     say("%lx", at[70000]);
     say_blocked("now");
     check("all blocked");
-    put_out();
+    evict();
     at[1000] = 1UL << (SIGBUS - 1);
     RESULT(syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, at + 1000, at + 70000, 8));
     say_blocked("now");
-    put_out();
+    evict();
     RESULT(syscall(SYS_rt_sigpending, at + 3000, 8));
     say("%lx", at[3000]);
 }
@@ -247,7 +247,7 @@ CASE(threads_get_masks_by_attribute)
     RESULT(pthread_attr_getsigmask_np(&attributes, &got));
     say_set("attribute", &got);
     pthread_t thread;
-    put_out();
+    evict();
     pthread_mutex_lock(&turn);
     say("result %d", pthread_create(&thread, &attributes, stay_blocked, NULL));
     pthread_mutex_unlock(&turn);
@@ -278,7 +278,7 @@ static void *kick(void *main_thread)
     do {                                                                      \
         pthread_t me = pthread_self(), kicker;                                \
         pthread_create(&kicker, NULL, kick, &me);                             \
-        put_out();                                                            \
+        evict();                                                            \
         RESULT(call);                                                         \
         pthread_join(kicker, NULL);                                           \
         say_calls("handler");                                                 \
@@ -404,7 +404,7 @@ CASE(sigwait_takes_what_is_held)
         siginfo_t info = {0};
         union sigval value = {.sival_int = 7 + i};
         sigqueue(getpid(), signals[i], value);
-        put_out();
+        evict();
         RESULT(sigwaitinfo(&set, &info));
         say("value %d code %d", info.si_value.sival_int, info.si_code);
         struct timespec moment = {0, 1000000};
@@ -439,7 +439,7 @@ CASE(a_thread_waits_for_everything)
     for (int i = 0; i < 4; i++) {
         if (i % 2)
             usleep(10000);
-        put_out();
+        evict();
         kill(getpid(), signals[i]);
         while (__atomic_load_n(got + 4, __ATOMIC_SEQ_CST) <= i)
             usleep(1000);
@@ -459,7 +459,7 @@ CASE(signalfd_with_a_full_mask)
     const int signals[] = {SIGTERM, SIGUSR1, SIGRTMIN + 3};
     for (int i = 0; i < 3; i++) {
         kill(getpid(), signals[i]);
-        put_out();
+        evict();
         RESULT(read(fd, info, sizeof *info) == sizeof *info);
         say("got %d", info->ssi_signo - (i == 2 ? SIGRTMIN : 0));
     }
@@ -486,7 +486,7 @@ CASE(siglongjmp_restores_masks)
             sigaction(signals[i], &action, NULL);
             int got = sigsetjmp(place, saves);
             if (!got) {
-                put_out();
+                evict();
                 raise(signals[i]);
                 say("not here");
             }
@@ -517,7 +517,7 @@ static void *managed_place(void *argument)
 {
     sigjmp_buf *there = argument;
     if (!sigsetjmp(*there, 1)) {
-        put_out();
+        evict();
         siglongjmp(*there, 1);
     }
     say_blocked("after");
@@ -657,7 +657,7 @@ static void spawn(const char *what, const posix_spawnattr_t *attributes)
 {
     char *argv[] = {self(), "started", NULL};
     pid_t child = 0;
-    put_out();
+    evict();
     int result = posix_spawn(&child, argv[0], NULL, attributes, argv, environ);
     say_end(what, child);
     say("result %d", result);

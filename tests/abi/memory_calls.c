@@ -25,20 +25,20 @@ static void become_nobody(void)
 
 CASE(munmap_of_an_unaligned_address)
 {
-    char *at = memory_out(256 << 10, 1);
+    char *at = evicted_memory(256 << 10, 1);
     RESULT(munmap(at + 1, PAGE));
     say("wrong %zu", wrong(at, 256 << 10, 1));
 }
 
-CASE(data_survives_being_put_out)
+CASE(data_survives_being_evicted)
 {
-    char *at = memory_out(4 * MIB, 2);
+    char *at = evicted_memory(4 * MIB, 2);
     say("wrong %zu", wrong(at, 4 * MIB, 2));
 }
 
 CASE(munmap_lengths)
 {
-    char *at = memory_out(LEN, 3);
+    char *at = evicted_memory(LEN, 3);
     RESULT(munmap(at, 0));
     RESULT(munmap(at, -PAGE));
     RESULT(munmap(at, -1UL));
@@ -87,7 +87,7 @@ CASE(unknown_protection_bits)
 
 CASE(fixed_with_a_bad_descriptor)
 {
-    char *at = memory_out(LEN, 6);
+    char *at = evicted_memory(LEN, 6);
     MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, 12345, 0);
     MAP(NULL, at, LEN, RW, MAP_SHARED | MAP_FIXED, -1, 0);
     say("wrong %zu", wrong(at, LEN, 6));
@@ -101,7 +101,7 @@ CASE(fixed_without_permission)
     MUST(ftruncate(file, LEN));
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     int reads = MUST(open(path, O_RDONLY)), writes = MUST(open(path, O_WRONLY));
-    put_out();
+    evict();
     MAP(NULL, at, LEN, RW, MAP_SHARED | MAP_FIXED, reads, 0);
     MAP(NULL, at, LEN, PROT_READ, MAP_PRIVATE | MAP_FIXED, writes, 0);
     say("wrong %zu", wrong(at, LEN, 7));
@@ -113,7 +113,7 @@ CASE(fixed_with_a_bad_offset)
 {
     char *at = memory(LEN, 8);
     int file = scratch_file(O_RDWR);
-    put_out();
+    evict();
     MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, file, 1);
     MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, file, (off_t)(-PAGE));
     MAP(NULL, at, LEN, RW, ANON | MAP_FIXED, -1, 1);
@@ -126,7 +126,7 @@ CASE(fixed_of_what_cannot_be_mapped)
     int ends[2];
     MUST(pipe(ends));
     int dir = MUST(open("/", O_RDONLY | O_DIRECTORY));
-    put_out();
+    evict();
     MAP(NULL, at, LEN, RW, MAP_PRIVATE | MAP_FIXED, ends[0], 0);
     MAP(NULL, at, LEN, PROT_READ, MAP_PRIVATE | MAP_FIXED, dir, 0);
     say("wrong %zu", wrong(at, LEN, 9));
@@ -134,7 +134,7 @@ CASE(fixed_of_what_cannot_be_mapped)
 
 CASE(fixed_unaligned_or_empty)
 {
-    char *at = memory_out(LEN, 10);
+    char *at = evicted_memory(LEN, 10);
     MAP(NULL, at + 1, LEN / 2, RW, ANON | MAP_FIXED, -1, 0);
     MAP(NULL, at, 0, RW, ANON | MAP_FIXED, -1, 0);
     MAP(NULL, at, -PAGE, RW, ANON | MAP_FIXED, -1, 0);
@@ -147,7 +147,7 @@ CASE(shared_validate)
     char *at = memory(LEN, 11);
     int file = scratch_file(O_RDWR);
     MUST(ftruncate(file, LEN));
-    put_out();
+    evict();
     MAP(NULL, at, LEN, RW, MAP_SHARED_VALIDATE | MAP_FIXED | 0x8000000, file, 0);
     say("wrong %zu", wrong(at, LEN, 11));
     MAP(at, at, LEN, RW, MAP_SHARED_VALIDATE | MAP_FIXED, file, 0);
@@ -162,7 +162,7 @@ CASE(noreplace_over_a_mapping)
     char *at = memory(LEN, 12);
     int file = scratch_file(O_RDWR);
     MUST(ftruncate(file, LEN));
-    put_out();
+    evict();
     MAP(NULL, at, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
     MAP(NULL, at + LEN / 2, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
     MAP(NULL, at, PAGE, RW, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
@@ -176,7 +176,7 @@ CASE(a_hint_that_is_free)
 {
     char *at = memory(8 * LEN, 13);
     MUST(munmap(at + 2 * LEN, 4 * LEN));
-    put_out();
+    evict();
     char *there = MAP(at + 2 * LEN, at + 2 * LEN, LEN, RW, ANON, -1, 0);
     say("not zero %zu", not_zero(there, LEN));
     int file = scratch_file(O_RDWR);
@@ -187,11 +187,11 @@ CASE(a_hint_that_is_free)
 
 CASE(a_hint_that_is_taken)
 {
-    char *at = memory_out(LEN, 14);
+    char *at = evicted_memory(LEN, 14);
     char *other = mmap(at, LEN, RW, ANON, -1, 0);
     say("elsewhere: %d", other != MAP_FAILED && other != at);
     fill(other, LEN, 15);
-    put_out();
+    evict();
     say("wrong %zu %zu", wrong(at, LEN, 14), wrong(other, LEN, 15));
 }
 
@@ -277,7 +277,7 @@ CASE(hints_that_a_program_prefers)
     }
     char *at = mmap((char *)0x180000000000UL, 4 * MIB, RW, ANON, -1, 0);
     fill(at, 4 * MIB, 17);
-    put_out();
+    evict();
     say("not zero %zu, wrong %zu", count, wrong(at, 4 * MIB, 17));
 }
 
@@ -300,7 +300,7 @@ CASE(a_reservation_is_opened)
     MAP(at + MIB, at + MIB, LEN, RW, ANON | MAP_FIXED, -1, 0);
     RESULT(mprotect(at + 2 * MIB, LEN, RW));
     fill(at + MIB, LEN, 17), fill(at + 2 * MIB, LEN, 18);
-    put_out();
+    evict();
     say("wrong %zu %zu", wrong(at + MIB, LEN, 17), wrong(at + 2 * MIB, LEN, 18));
     MAP(at + MIB, at + MIB, LEN, PROT_NONE, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0);
     say("readable %d %d", is_readable(at + MIB), is_readable(at + 2 * MIB));
@@ -312,7 +312,7 @@ CASE(executable_memory)
     char *at = memory(LEN, 19);
     memcpy(at, answer, sizeof answer);
     RESULT(mprotect(at, PAGE, PROT_READ | PROT_EXEC));
-    put_out();
+    evict();
     say("says %d", ((int (*)(void))at)());
     MAP(at, at, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, ANON | MAP_FIXED, -1, 0);
     memcpy(at, answer, sizeof answer);
@@ -327,10 +327,10 @@ CASE(executable_heap)
     char *heap = mmap(NULL, 16 * MIB, all, ANON | MAP_NORESERVE, -1, 0), *data = heap + 8 * MIB;
     memcpy(heap, answer, sizeof answer);
     fill(data, 4 * MIB, 21);
-    put_out();
+    evict();
     say("says %d, wrong %zu", ((int (*)(void))heap)(), wrong(data, 4 * MIB, 21));
     RESULT(mprotect(heap, LEN, PROT_READ | PROT_EXEC));
-    put_out();
+    evict();
     say("says %d", ((int (*)(void))heap)());
     RESULT(madvise(data, 4 * MIB, MADV_DONTNEED));
     say("not zero %d", data[PAGE]);
@@ -341,7 +341,7 @@ CASE(executable_heap)
 
 CASE(mprotect_refused)
 {
-    char *at = memory_out(LEN, 20);
+    char *at = evicted_memory(LEN, 20);
     RESULT(mprotect(at + 1, PAGE, PROT_READ));
     RESULT(mprotect(at, -PAGE, PROT_READ));
     RESULT(mprotect(at, -1UL, PROT_READ));
@@ -358,7 +358,7 @@ CASE(mprotect_up_to_a_hole)
 {
     char *at = memory(LEN, 22);
     MUST(munmap(at + LEN / 2, PAGE));
-    put_out();
+    evict();
     RESULT(mprotect(at, LEN, PROT_NONE));
     say("readable %d %d", is_readable(at), is_readable(at + LEN / 2 + PAGE));
     RESULT(mprotect(at, LEN / 2, PROT_READ));
@@ -375,7 +375,7 @@ CASE(mprotect_over_a_file)
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     int reads = MUST(open(path, O_RDONLY));
     MAP(at + LEN / 2, at + LEN / 2, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, reads, 0);
-    put_out();
+    evict();
     RESULT(mprotect(at, LEN, PROT_READ));
     RESULT(mprotect(at, LEN, RW));
     int zero = MUST(open("/dev/zero", O_RDONLY));
@@ -386,7 +386,7 @@ CASE(mprotect_over_a_file)
 
 CASE(protection_keys)
 {
-    char *at = memory_out(LEN, 24);
+    char *at = evicted_memory(LEN, 24);
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 1));
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 15));
     RESULT(pkey_mprotect(at, LEN, PROT_NONE, 99));
@@ -402,7 +402,7 @@ CASE(protection_keys)
 
 CASE(madvise_refused)
 {
-    char *at = memory_out(LEN, 25);
+    char *at = evicted_memory(LEN, 25);
     RESULT(madvise(at + 1, PAGE, MADV_DONTNEED));
     RESULT(madvise(at, -PAGE, MADV_DONTNEED));
     RESULT(madvise(at, -1UL, MADV_DONTNEED));
@@ -419,7 +419,7 @@ CASE(advice_over_a_hole)
 {
     char *at = memory(LEN, 26);
     MUST(munmap(at + LEN / 2, PAGE));
-    put_out();
+    evict();
     RESULT(madvise(at, LEN, MADV_RANDOM));
     RESULT(madvise(at, LEN, MADV_DONTFORK));
     RESULT(madvise(at, LEN, MADV_POPULATE_READ));
@@ -436,7 +436,7 @@ CASE(all_hints)
                                 MADV_DONTFORK, MADV_DOFORK, MADV_MERGEABLE, MADV_UNMERGEABLE,
                                 MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP,
                                 MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_COLD, MADV_PAGEOUT};
-    char *at = memory_out(LEN, 27);
+    char *at = evicted_memory(LEN, 27);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
         say("advice %d", hints[i]);
         RESULT(madvise(at, LEN, hints[i]));
@@ -446,7 +446,7 @@ CASE(all_hints)
 
 CASE(populating)
 {
-    char *at = memory_out(LEN, 28);
+    char *at = evicted_memory(LEN, 28);
     RESULT(madvise(at, LEN, MADV_POPULATE_READ));
     RESULT(madvise(at, LEN, MADV_POPULATE_WRITE));
     MUST(mprotect(at + LEN / 2, PAGE, PROT_READ));
@@ -472,7 +472,7 @@ CASE(wiped_on_fork)
     char *at = memory(LEN, 30);
     RESULT(madvise(at, LEN / 2, MADV_WIPEONFORK));
     RESULT(madvise(at, PAGE, MADV_KEEPONFORK));
-    put_out();
+    evict();
     IN_CHILD("child") {
         say("kept wrong %zu", wrong(at, PAGE, 30));
         say("wiped not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
@@ -481,7 +481,7 @@ CASE(wiped_on_fork)
             say("again: not zero %zu", not_zero(at + PAGE, LEN / 2 - PAGE));
         say("wrong %zu", wrong(at, LEN, 31));
     }
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, LEN, 30));
 }
 
@@ -490,7 +490,7 @@ CASE(withheld_at_fork)
     char *at = memory(LEN, 32);
     RESULT(madvise(at, LEN, MADV_DONTFORK));
     RESULT(madvise(at, PAGE, MADV_DOFORK));
-    put_out();
+    evict();
     IN_CHILD("child") {
         say("readable %d %d", is_readable(at), is_readable(at + PAGE));
         say("wrong %zu", wrong(at, PAGE, 32));
@@ -505,7 +505,7 @@ CASE(advice_by_a_process_descriptor)
     char *at = memory(LEN, 33);
     int self = MUST(syscall(SYS_pidfd_open, getpid(), 0));
     struct iovec vector = {at, LEN};
-    put_out();
+    evict();
     RESULT(syscall(SYS_process_madvise, self, &vector, 1, MADV_COLD, 0) == (long)LEN);
     RESULT(syscall(SYS_process_madvise, self, &vector, 1, MADV_PAGEOUT, 0) == (long)LEN);
     RESULT(syscall(SYS_process_madvise, self, &vector, 1, 12345, 0));
@@ -523,7 +523,7 @@ CASE(dontneed_of_locked_memory)
     RESULT(madvise(at, 64 << 10, MADV_FREE));
     RESULT(madvise(at, 64 << 10, MADV_COLD));
     RESULT(madvise(at, 64 << 10, MADV_PAGEOUT));
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, LEN, 34));
     RESULT(madvise(at, 64 << 10, MADV_DONTNEED_LOCKED));
     say("not zero %zu", not_zero(at, 64 << 10));
@@ -553,7 +553,7 @@ CASE(mlock_of_what_cannot_be_read)
     char *at = memory(LEN, 35);
     MUST(mprotect(at, 32 << 10, PROT_WRITE));
     MUST(mprotect(at + (64 << 10), 32 << 10, PROT_NONE));
-    put_out();
+    evict();
     RESULT(mlock(at, 32 << 10));
     RESULT(mlock(at + (64 << 10), 32 << 10));
     RESULT(madvise(at, PAGE, MADV_DONTNEED));
@@ -566,7 +566,7 @@ CASE(mlock_over_a_hole)
 {
     char *at = memory(LEN, 36);
     MUST(munmap(at + 2 * PAGE, PAGE));
-    put_out();
+    evict();
     RESULT(mlock(at, 4 * PAGE));
     RESULT(madvise(at, PAGE, MADV_DONTNEED));
     RESULT(madvise(at + 3 * PAGE, PAGE, MADV_DONTNEED));
@@ -583,7 +583,7 @@ CASE(mlock2_flags)
     RESULT(munlock(at, 4 * PAGE));
     RESULT(mlock2(at, 4 * PAGE, MLOCK_ONFAULT));
     RESULT(madvise(at, 4 * PAGE, MADV_DONTNEED));
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, LEN, 37));
 }
 
@@ -609,7 +609,7 @@ CASE(mlock_within_its_limit)
     RESULT(mlock(at + 16 * PAGE, 8 * PAGE));
     RESULT(munlock(at, 8 * PAGE));
     RESULT(mlock(at + 16 * PAGE, 8 * PAGE));
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, LEN, 39));
 }
 
@@ -677,7 +677,7 @@ CASE(map_locked)
 {
     char *at = memory(LEN, 43);
     locked_bytes("at first");
-    put_out();
+    evict();
     MAP(at, at, 16 * PAGE, RW, ANON | MAP_FIXED | MAP_LOCKED, -1, 0);
     RESULT(madvise(at, PAGE, MADV_DONTNEED));
     locked_bytes("locked");
@@ -689,7 +689,7 @@ CASE(map_locked)
 
 CASE(msync_flags)
 {
-    char *at = memory_out(LEN, 44);
+    char *at = evicted_memory(LEN, 44);
     RESULT(msync(at, LEN, MS_SYNC));
     RESULT(msync(at, LEN, MS_ASYNC));
     RESULT(msync(at, LEN, MS_INVALIDATE));
@@ -741,14 +741,14 @@ CASE(mincore_into_managed_memory)
     unsigned char *states = memory(2 * LEN, 49);
     MUST(munmap(states + LEN, LEN));
     char *own = mmap(NULL, 64 * MIB, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    put_out();
+    evict();
     RESULT(mincore(own, 64 * MIB, states));
     size_t other = 0;
     for (size_t i = 0; i < 64 * MIB / PAGE; i++)
         other += states[i] != 0;
     say("in memory %zu", other);
     RESULT(mincore(own, 64 * MIB, states + LEN - 100));
-    put_out();
+    evict();
     RESULT(mincore((void *)((size_t)mincore_refused & -PAGE), PAGE, states));
     MUST(mprotect(states, LEN, PROT_READ));
     RESULT(mincore(own, PAGE, states));
@@ -770,7 +770,7 @@ CASE(shmat_over_managed_memory)
 {
     char *at = memory(LEN, 50);
     int id = MUST(syscall(SYS_shmget, 0 /* IPC_PRIVATE */, LEN, 0600));
-    put_out();
+    evict();
     RESULT(syscall(SYS_shmat, id, at, 0));
     say("wrong %zu", wrong(at, LEN, 50));
     syscall(SYS_shmctl, id, 0 /* IPC_RMID */, NULL);
@@ -783,14 +783,14 @@ CASE(the_break_over_locked_memory)
     memset(before, 7, 16 * PAGE);
     char *page = (char *)(((uintptr_t)before + PAGE) & ~(PAGE - 1));
     RESULT(mlock(page + 4 * PAGE, 8 * PAGE));
-    put_out();
+    evict();
     say("byte %d", page[6 * PAGE]);
     say("back %d", sbrk(-14 * (long)PAGE) == before + 16 * PAGE);
     say("now %d", sbrk(0) == before + 2 * PAGE);
     SUCCESS(sbrk(14 * PAGE));
     say("byte %d", page[6 * PAGE]);
     page[6 * PAGE] = 1;
-    put_out();
+    evict();
     say("byte %d", page[6 * PAGE]);
     RESULT(brk(before));
     say("now %d", sbrk(0) == before);

@@ -342,7 +342,7 @@ static void run_from(uint64_t seed, size_t steps)
     }
     other_memory = memory(2 * MIB, 1);
     memset(other_memory, 0, 2 * MIB);
-    put_out();
+    evict();
     pthread_t thread;
     pthread_create(&thread, NULL, touch_beside, NULL);
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
@@ -374,7 +374,7 @@ static void run_from(uint64_t seed, size_t steps)
         default: touch(from, count); break;
         }
         if (step % 64 == 63)
-            put_out();
+            evict();
         if (step % 40 == 39)
             look_in_a_child();
         if (step % 16 == 15)

@@ -68,9 +68,9 @@ static void receive(int type, receiver how, size_t sent, size_t len, int flags)
     int ends[2];
     pair(type, ends);
     unsigned char *source = memory(1 << 20, 7), *target = memory(1 << 20, 3);
-    put_out();
+    evict();
     RESULT(send(ends[0], source, sent, 0));
-    put_out();
+    evict();
     long got = RESULT(how(ends[1], target, len, flags));
     say_buffer(target, len, got);
     RESULT(recv(ends[1], target, len, MSG_DONTWAIT));
@@ -102,11 +102,11 @@ CASE(peeked)
     pair(SOCK_DGRAM, ends);
     unsigned char *source = memory(LONG, 7), *target = memory(1 << 20, 3);
     RESULT(send(ends[0], source, LONG, 0));
-    put_out();
+    evict();
     RESULT(recv(ends[1], target, 1 << 20, MSG_PEEK));
     say("wrong %zu", wrong(target, LONG, 7));
     memset(target, 0, 1 << 20);
-    put_out();
+    evict();
     RESULT(recv(ends[1], target, 1 << 20, 0));
     say("wrong %zu", wrong(target, LONG, 7));
 }
@@ -205,11 +205,11 @@ CASE(packet_pipe)
     int ends[2];
     MUST(pipe2(ends, O_DIRECT));
     unsigned char *source = memory(LONG, 7), *target = memory(MIB, 3);
-    put_out();
+    evict();
     RESULT(write(ends[1], source, 3000));
     RESULT(write(ends[1], source, 10));
     RESULT(write(ends[1], source, 9000));
-    put_out();
+    evict();
     for (int i = 0; i < 5; i++)
         RESULT(read(ends[0], target, MIB));
     RESULT(write(ends[1], source, 4096));
@@ -223,9 +223,9 @@ CASE(byte_pipe)
     int ends[2];
     MUST(pipe(ends));
     unsigned char *source = memory(LONG, 7), *target = memory(MIB, 3);
-    put_out();
+    evict();
     RESULT(write(ends[1], source, 60000));
-    put_out();
+    evict();
     long got = RESULT(read(ends[0], target, MIB));
     say_buffer(target, LONG, got);
 }
@@ -241,9 +241,9 @@ CASE(netlink_dump)
     request->header.nlmsg_len = NLMSG_LENGTH(sizeof request->message);
     request->header.nlmsg_type = RTM_GETLINK;
     request->header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-    put_out();
+    evict();
     SUCCESS(send(fd, request, request->header.nlmsg_len, 0));
-    char *answer = memory_out(256 << 10, 0);
+    char *answer = evicted_memory(256 << 10, 0);
     long got = recv(fd, answer, 256 << 10, 0);
     struct nlmsghdr *first = (void *)answer;
     say("an answer: %d, type %d, whole: %d", got > 0, got > 0 ? first->nlmsg_type : 0,
@@ -257,7 +257,7 @@ CASE(terminal)
     char *buffer = memory(1 << 20, 0);
     memset(buffer, 0, 1 << 20);
     RESULT(write(master, "first\nsecond\n", 13));
-    put_out();
+    evict();
     RESULT(read(slave, buffer, 1 << 20));
     RESULT(read(slave, buffer, 1 << 20));
     struct termios raw;
@@ -273,18 +273,18 @@ CASE(counters)
 {
     uint64_t *word = memory(1 << 20, 0);
     int event = MUST(eventfd(5, 0));
-    put_out();
+    evict();
     RESULT(read(event, word, 1 << 20));
     say("value %lu", (unsigned long)*word);
     *word = 3;
-    put_out();
+    evict();
     RESULT(write(event, word, 8));
     RESULT(read(event, word, 8));
     say("value %lu", (unsigned long)*word);
     int timer = MUST(timerfd_create(CLOCK_MONOTONIC, 0));
     struct itimerspec soon = {.it_value = {0, 1000000}};
     timerfd_settime(timer, 0, &soon, NULL);
-    put_out();
+    evict();
     RESULT(read(timer, word, 1 << 20));
     say("value %lu", (unsigned long)*word);
 }
@@ -300,7 +300,7 @@ CASE(signals_by_descriptor)
     struct signalfd_siginfo *info = memory(1 << 20, 0);
     raise(SIGUSR1);
     raise(SIGUSR2);
-    put_out();
+    evict();
     RESULT(read(fd, info, 1 << 20));
     say("signals %u %u", info[0].ssi_signo, info[1].ssi_signo);
 }
@@ -316,7 +316,7 @@ CASE(watched_directory)
         close(MUST(open(path, O_CREAT | O_RDWR, 0600)));
         unlink(path);
     }
-    char *buffer = memory_out(1 << 20, 0);
+    char *buffer = evicted_memory(1 << 20, 0);
     RESULT(read(fd, buffer, 1 << 20));
     RESULT(read(fd, buffer, 1 << 20));
 }
@@ -331,11 +331,11 @@ CASE(one_message_of_many_parts)
     for (int i = 0; i < PARTS; i++)
         parts[i] = (struct iovec){source + i * 200, 200};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = PARTS};
-    put_out();
+    evict();
     RESULT(sendmsg(ends[0], &message, 0));
     for (int i = 0; i < PARTS; i++)
         parts[i] = (struct iovec){target + i * 200, 200};
-    put_out();
+    evict();
     RESULT(recvmsg(ends[1], &message, 0));
     say("wrong %zu", wrong(target, 200 * PARTS, 7));
     message.msg_iovlen = 1025;
@@ -356,12 +356,12 @@ CASE(with_a_descriptor)
     struct iovec part = {source, LONG};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
                              .msg_controllen = CMSG_SPACE(sizeof(int))};
-    put_out();
+    evict();
     RESULT(sendmsg(ends[0], &message, 0));
     part = (struct iovec){target, MIB};
     memset(control, 0, 64);
     message.msg_controllen = 4096;
-    put_out();
+    evict();
     RESULT(recvmsg(ends[1], &message, 0));
     say("wrong %zu, control %zu, type %d, a descriptor %d", wrong(target, LONG, 7),
         (size_t)message.msg_controllen, control->header.cmsg_type, fcntl(control->fd, F_GETFD) >= 0);
@@ -380,7 +380,7 @@ static void many_messages(int count, size_t len, int flags)
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    put_out();
+    evict();
     int sent = RESULT(sendmmsg(ends[0], messages, count, 0));
     long total = 0;
     for (int i = 0; i < sent; i++)
@@ -391,7 +391,7 @@ static void many_messages(int count, size_t len, int flags)
         messages[i].msg_len = 0;
     }
     struct timespec time = {1, 0};
-    put_out();
+    evict();
     int got = RESULT(recvmmsg(ends[1], messages, count, flags, flags & MSG_DONTWAIT ? NULL : &time));
     total = 0;
     for (int i = 0; i < got; i++)
@@ -408,7 +408,7 @@ CASE(nothing_comes)
     pair(SOCK_DGRAM, ends);
     struct timeval time = {0, 50000};
     setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
-    void *target = memory_out(MIB, 3);
+    void *target = evicted_memory(MIB, 3);
     RESULT(recv(ends[1], target, MIB, 0));
     RESULT(read(ends[1], target, 100));
     RESULT(recv(ends[1], target, MIB, MSG_DONTWAIT));
@@ -426,7 +426,7 @@ CASE(interrupted)
     /* Repeatedly: the first signal may arrive before the call waits. */
     struct itimerval often = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
     void *target = memory(MIB, 3);
-    unsigned char *source = memory_out(MIB, 7);
+    unsigned char *source = evicted_memory(MIB, 7);
     setitimer(ITIMER_REAL, &often, NULL);
     RESULT(recv(ends[1], target, MIB, 0));
     setitimer(ITIMER_REAL, &never, NULL);
@@ -474,7 +474,7 @@ CASE(dropped_by_tcp)
     MUST(connect(out, (void *)&address, len));
     int in = MUST(accept(listening, NULL, NULL));
     unsigned char *source = memory(MIB, 7), *target = memory(MIB, 3);
-    put_out();
+    evict();
     RESULT(send(out, source, 10000, 0));
     usleep(10000);
     RESULT(recv(in, target, MIB, MSG_TRUNC));
@@ -489,7 +489,7 @@ CASE(broken_connection)
     int ends[2];
     pair(SOCK_STREAM, ends);
     signal(SIGPIPE, SIG_IGN);
-    unsigned char *source = memory_out(4 * MIB, 7);
+    unsigned char *source = evicted_memory(4 * MIB, 7);
     close(ends[1]);
     RESULT(write(ends[0], source, 4 * MIB));
     RESULT(send(ends[0], source, 4 * MIB, 0));
@@ -502,7 +502,7 @@ CASE(long_stream)
 {
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-    unsigned char *source = memory_out(9 * MIB, 7);
+    unsigned char *source = evicted_memory(9 * MIB, 7);
     pid_t child = fork();
     if (!child) {
         close(ends[0]);
@@ -560,7 +560,7 @@ CASE(random_bytes)
 {
     unsigned char *target = memory(9 * MIB, 3);
     int fd = MUST(open("/dev/urandom", O_RDONLY));
-    put_out();
+    evict();
     RESULT(read(fd, target, 9 * MIB));
     size_t same = wrong(target, 9 * MIB, 3);
     say("mostly new: %d", same > 8 * MIB);
@@ -580,7 +580,7 @@ CASE(pseudo_files)
     const char *paths[] = {"/proc/self/limits", "/proc/filesystems", "/sys/kernel/mm/transparent_hugepage/enabled"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         int fd = MUST(open(paths[i], O_RDONLY)), again = MUST(open(paths[i], O_RDONLY));
-        put_out();
+        evict();
         long got = read(fd, target, MIB), small = 0, more;
         static char piece[8192];
         while ((more = read(again, piece, sizeof piece)) > 0) {
@@ -604,7 +604,7 @@ CASE(a_static_header_keeps_its_pointers)
     header = (struct msghdr){.msg_name = &name, .msg_namelen = sizeof name,
                              .msg_iov = &vector, .msg_iovlen = 1};
     for (int round = 0; round < 2; round++) {
-        put_out();
+        evict();
         MUST(write(ends[0], "word", 4));
         RESULT(recvmsg(ends[1], &header, 0));
         say("name kept: %d, vectors kept: %d", header.msg_name == &name,

@@ -17,7 +17,7 @@ static char *reserve(size_t len)
 
 CASE(fixed_onto_itself_overlapping)
 {
-    char *at = memory_out(LEN, 1);
+    char *at = evicted_memory(LEN, 1);
     REMAP(NULL, at, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, at + LEN / 4);
     REMAP(NULL, at + LEN / 4, LEN / 2, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, at);
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, at);
@@ -27,7 +27,7 @@ CASE(fixed_onto_itself_overlapping)
 CASE(fixed_without_maymove)
 {
     char *at = memory(LEN, 2), *target = memory(LEN, 3);
-    put_out();
+    evict();
     REMAP(NULL, at, LEN, LEN, MREMAP_FIXED, target);
     say("wrong %zu %zu", wrong(at, LEN, 2), wrong(target, LEN, 3));
 }
@@ -35,7 +35,7 @@ CASE(fixed_without_maymove)
 CASE(fixed_to_an_unaligned_target)
 {
     char *at = memory(LEN, 2), *target = memory(LEN, 3);
-    put_out();
+    evict();
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target + 1);
     REMAP(NULL, at + 1, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("wrong %zu %zu", wrong(at, LEN, 2), wrong(target, LEN, 3));
@@ -43,7 +43,7 @@ CASE(fixed_to_an_unaligned_target)
 
 CASE(unknown_flags)
 {
-    char *at = memory_out(LEN, 4);
+    char *at = evicted_memory(LEN, 4);
     REMAP(NULL, at, LEN, 2 * LEN, 8);
     REMAP(NULL, at, LEN, LEN / 2, MREMAP_MAYMOVE | 0x100);
     say("wrong %zu", wrong(at, LEN, 4));
@@ -51,7 +51,7 @@ CASE(unknown_flags)
 
 CASE(dontunmap_keeps_the_source)
 {
-    char *at = memory_out(LEN, 5);
+    char *at = evicted_memory(LEN, 5);
     char *moved = REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     if (moved == MAP_FAILED)
         return;
@@ -59,14 +59,14 @@ CASE(dontunmap_keeps_the_source)
     say("moved wrong %zu", wrong(moved, LEN, 5));
     say("source not zero %zu", not_zero(at, LEN));
     fill(at, LEN, 6);
-    put_out();
+    evict();
     say("wrong %zu %zu", wrong(moved, LEN, 5), wrong(at, LEN, 6));
 }
 
 CASE(dontunmap_to_a_place)
 {
     char *at = memory(LEN, 5), *target = memory(LEN, 6);
-    put_out();
+    evict();
     REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target);
     say("moved wrong %zu", wrong(target, LEN, 5));
     say("source not zero %zu", not_zero(at, LEN));
@@ -74,7 +74,7 @@ CASE(dontunmap_to_a_place)
 
 CASE(dontunmap_refused)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     REMAP(NULL, at, LEN, LEN, MREMAP_DONTUNMAP, NULL);
     REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     REMAP(NULL, at, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
@@ -83,7 +83,7 @@ CASE(dontunmap_refused)
 
 CASE(no_length)
 {
-    char *at = memory_out(LEN, 8);
+    char *at = evicted_memory(LEN, 8);
     REMAP(NULL, at, LEN, 0, MREMAP_MAYMOVE);
     REMAP(NULL, at, 0, LEN, MREMAP_MAYMOVE);
     REMAP(NULL, at, 0, LEN, 0);
@@ -101,7 +101,7 @@ CASE(lengths_beyond_everything)
 
 CASE(lengths_are_rounded_up)
 {
-    char *at = memory_out(LEN, 10);
+    char *at = evicted_memory(LEN, 10);
     REMAP(at, at, LEN - 100, LEN - 200, 0);
     say("wrong %zu", wrong(at, LEN, 10));
     REMAP(at, at, LEN, LEN - PAGE - 1, 0);
@@ -123,7 +123,7 @@ CASE(growing_over_a_hole)
 {
     char *at = memory(LEN, 12);
     MUST(munmap(at + LEN / 2, PAGE));
-    put_out();
+    evict();
     REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE);
     say("wrong %zu", wrong(at, LEN / 2, 12));
     char *target = memory(LEN, 13);
@@ -135,7 +135,7 @@ CASE(growing_two_mappings)
 {
     char *at = memory(LEN, 13);
     MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
-    put_out();
+    evict();
     REMAP(NULL, at, LEN, 2 * LEN, MREMAP_MAYMOVE);
     say("wrong %zu", wrong(at, LEN, 13));
 }
@@ -144,7 +144,7 @@ CASE(shrinking_two_mappings)
 {
     char *at = memory(LEN, 13);
     MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
-    put_out();
+    evict();
     REMAP(at, at, LEN, LEN / 4, 0);
     say("wrong %zu, then %d", wrong(at, LEN / 4, 13), is_readable(at + LEN / 4));
 }
@@ -153,7 +153,7 @@ CASE(into_a_neighbour)
 {
     char *at = memory(LEN, 14);
     MUST(mprotect(at + LEN / 2, LEN / 2, PROT_READ));
-    put_out();
+    evict();
     REMAP(NULL, at, LEN / 2, LEN / 2 + PAGE, 0);
     char *moved = REMAP(NULL, at, LEN / 2, LEN, MREMAP_MAYMOVE);
     say("wrong %zu %zu", wrong(moved, LEN / 2, 14), not_zero(moved + LEN / 2, LEN / 2));
@@ -164,7 +164,7 @@ CASE(into_a_hole)
 {
     char *at = memory(LEN, 15);
     MUST(munmap(at + LEN / 2, LEN / 4));
-    put_out();
+    evict();
     REMAP(at, at, LEN / 2, LEN / 2 + LEN / 4, 0);
     REMAP(NULL, at, LEN / 2 + LEN / 4, LEN, 0);
     say("wrong %zu, not zero %zu", wrong(at, LEN / 2, 15), not_zero(at + LEN / 2, LEN / 4));
@@ -174,7 +174,7 @@ CASE(the_target_has_the_sources_protection)
 {
     char *at = memory(LEN, 16), *target = memory(LEN, 17);
     MUST(mprotect(at, LEN, PROT_READ));
-    put_out();
+    evict();
     REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("wrong %zu", wrong(target, LEN, 16));
     int zero = MUST(open("/dev/zero", O_RDONLY));
@@ -187,7 +187,7 @@ CASE(a_closed_mapping_moves)
 {
     char *at = memory(LEN, 18), *target = reserve(2 * LEN);
     MUST(mprotect(at, LEN, PROT_NONE));
-    put_out();
+    evict();
     REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("readable: %d", is_readable(target));
     MUST(mprotect(target, LEN, PROT_READ));
@@ -197,7 +197,7 @@ CASE(a_closed_mapping_moves)
 CASE(fixed_and_longer)
 {
     char *at = memory(LEN, 19), *target = memory(2 * LEN, 20);
-    put_out();
+    evict();
     REMAP(target, at, LEN, LEN + LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("wrong %zu", wrong(target, LEN, 19));
     say("not zero %zu", not_zero(target + LEN, LEN / 2));
@@ -211,7 +211,7 @@ CASE(fixed_and_longer)
 CASE(fixed_and_shorter)
 {
     char *at = memory(LEN, 21), *target = memory(LEN, 22);
-    put_out();
+    evict();
     REMAP(target, at, LEN, LEN / 2, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("wrong %zu", wrong(target, LEN / 2, 21));
     say("old place: %d %d", is_readable(at), is_readable(at + LEN - 1));
@@ -231,7 +231,7 @@ static char *small_memory(size_t len, unsigned seed)
 CASE(unmanaged_to_managed)
 {
     char *at = small_memory(32 << 10, 23), *target = memory(LEN, 24);
-    put_out();
+    evict();
     REMAP(target, at, 32 << 10, 32 << 10, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("wrong %zu", wrong(target, 32 << 10, 23));
     size_t count = 0;
@@ -246,7 +246,7 @@ CASE(unmanaged_to_managed)
 CASE(managed_to_unmanaged)
 {
     char *target = small_memory(32 << 10, 26), *at = memory(LEN, 27);
-    put_out();
+    evict();
     REMAP(target, at, 32 << 10, 32 << 10, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("wrong %zu", wrong(target, 32 << 10, 27));
     say("old place: %d %d", is_readable(at), is_readable(at + (32 << 10)));
@@ -257,14 +257,14 @@ CASE(a_refused_move_leaves_the_target)
 {
     char *at = memory(LEN, 28), *target = memory(LEN, 29);
     MUST(munmap(at, LEN));
-    put_out();
+    evict();
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     say("wrong %zu", wrong(target, LEN, 29));
 }
 
 CASE(beyond_the_address_space)
 {
-    char *at = memory_out(LEN, 30);
+    char *at = evicted_memory(LEN, 30);
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)0x7ffffffff000);
     REMAP(NULL, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)-PAGE);
     say("wrong %zu", wrong(at, LEN, 30));
@@ -279,7 +279,7 @@ CASE(a_file_mapping_moves_over_managed_memory)
         MUST(write(file, page, PAGE));
     }
     char *mapped = mmap(NULL, 8 * PAGE, RW, MAP_SHARED, file, 0), *target = memory(LEN, 31);
-    put_out();
+    evict();
     REMAP(target, mapped, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     for (unsigned i = 0; i < 8; i++)
         say("page %u: wrong %zu", i, wrong(target + i * PAGE, PAGE, 40 + i));
@@ -312,7 +312,7 @@ CASE(duplicating_a_shared_mapping)
 {
     char *at = mmap(NULL, LEN, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *target = memory(LEN, 33);
     fill(at, LEN, 34);
-    put_out();
+    evict();
     REMAP(target, at, 0, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     at[0] ^= 1;
     say("same: %d", at[0] == target[0]);
@@ -324,7 +324,7 @@ CASE(growing_again_and_again)
     size_t len = 128 << 10;
     char *at = memory(len, 35);
     for (int round = 0; round < 5; round++) {
-        put_out();
+        evict();
         char *moved = mremap(at, len, 2 * len, MREMAP_MAYMOVE);
         if (moved == MAP_FAILED) {
             say("refused");
@@ -341,7 +341,7 @@ CASE(locked_memory_stays_locked)
 {
     char *at = memory(LEN, 41), *target = memory(LEN, 42);
     RESULT(mlock(at, 64 << 10));
-    put_out();
+    evict();
     REMAP(target, at, 64 << 10, 64 << 10, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     RESULT(madvise(target, 64 << 10, MADV_DONTNEED));
     say("wrong %zu", wrong(target, 64 << 10, 41));
@@ -353,7 +353,7 @@ CASE(what_children_get_moves_along)
 {
     char *at = memory(LEN, 43), *target = memory(LEN, 44);
     MUST(madvise(at, LEN, MADV_WIPEONFORK));
-    put_out();
+    evict();
     REMAP(target, at, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     IN_CHILD("child")
         say("in the child: not zero %zu", not_zero(target, LEN));

@@ -37,13 +37,13 @@ CASE(a_virtual_machine)
     int processor = MUST(ioctl(vm, KVM_CREATE_VCPU, 0));
     struct kvm_run *run = mmap(NULL, ioctl(device, KVM_GET_VCPU_MMAP_SIZE, 0),
                                PROT_READ | PROT_WRITE, MAP_SHARED, processor, 0);
-    put_out();
+    evict();
     run_guest(vm, processor, run);
     region.memory_size = 0;
     RESULT(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region));
     region.memory_size = GUEST, region.userspace_addr = (uint64_t)other;
     RESULT(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region));
-    put_out();
+    evict();
     run_guest(vm, processor, run);
     say("wrong above %zu", (size_t)(memcmp(guest + GUEST, (char *)memory(4 * MIB, 1) + GUEST, GUEST) != 0));
     region.slot = 7;
@@ -56,7 +56,7 @@ CASE(requests_of_other_devices)
     char *at = memory(64 << 10, 1);
     int fd = MUST(open("/dev/null", O_RDWR));
     struct kvm_userspace_memory_region region = {.memory_size = 1UL << 40, .userspace_addr = (uint64_t)at};
-    put_out();
+    evict();
     RESULT(ioctl(fd, KVM_SET_USER_MEMORY_REGION, &region));
     RESULT(ioctl(fd, 0xaf01, 0));       /* VHOST_SET_OWNER */
     RESULT(ioctl(fd, 0x8038550a, at));  /* USBDEVFS_SUBMITURB */

@@ -36,14 +36,14 @@ CASE(a_list_of_interfaces)
     char *buffers[] = {old, fresh + MIB, old + LEN - PAGE - sizeof(struct ifreq), (char *)8};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         struct ifconf list = {.ifc_len = i == 1 ? 2 * MIB : LEN / 2, .ifc_buf = buffers[i]};
-        put_out();
+        evict();
         RESULT(ioctl(fd, SIOCGIFCONF, &list));
         if (i < 2)
             say("%d bytes, %s", list.ifc_len, list.ifc_req->ifr_name);
     }
     struct ifconf *list = memory(LEN, 1);
     *list = (struct ifconf){.ifc_len = LEN / 2, .ifc_buf = old};
-    put_out();
+    evict();
     RESULT(ioctl(fd, SIOCGIFCONF, list));
     say("%d bytes, %s", list->ifc_len, list->ifc_req->ifr_name);
 }
@@ -53,7 +53,7 @@ CASE(a_request_to_a_driver)
     struct ethtool_value *value = memory(LEN, 1);
     *value = (struct ethtool_value){.cmd = ETHTOOL_GLINK};
     struct ifreq one = {.ifr_name = "lo", .ifr_data = (char *)value};
-    put_out();
+    evict();
     RESULT(ioctl(udp(), SIOCETHTOOL, &one));
     say("%u", value->data);
 }
@@ -64,13 +64,13 @@ CASE(a_request_that_nothing_describes)
     struct rtentry route = {.rt_flags = RTF_HOST, .rt_dev = strcpy(memory(LEN, 1), "none0")};
     ((struct sockaddr *)&route.rt_dst)->sa_family = AF_INET;
     int fd = udp();
-    put_out();
+    evict();
     RESULT(ioctl(fd, SIOCDELRT, &route));
     struct rtentry *managed = memory(LEN, 1);
     *managed = route;
-    put_out();
+    evict();
     RESULT(ioctl(fd, SIOCDELRT, managed));
-    put_out();
+    evict();
     RESULT(syscall(SYS_ioctl, fd, SIOCDELRT, &route));
     route.rt_dev = (char *)8;
     RESULT(ioctl(fd, SIOCDELRT, &route));
@@ -85,12 +85,12 @@ CASE(a_socket_filter)
     code[COUNT - 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0xffff);
     struct sock_fprog program = {COUNT, code};
     int fd = udp();
-    put_out();
+    evict();
     RESULT(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));
     /* The length is a number of instructions, which take 12,000 bytes. */
     char *got = memory(LEN, 2);
     socklen_t len = COUNT;
-    put_out();
+    evict();
     RESULT(getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, got, &len));
     say("%u, alike %d", len, !memcmp(got, code, COUNT * sizeof *code));
 }
@@ -112,11 +112,11 @@ CASE(a_set_of_many_descriptors)
     char *set = (char *)memory(LEN, 1) + PAGE - 200;
     memset(set, 0, 1024);
     set[fd / 8] = 1 << fd % 8;
-    put_out();
+    evict();
     struct timeval none = {0};
     RESULT(select(fd + 1, NULL, (fd_set *)set, NULL, &none));
     say("%d", set[fd / 8]);
-    put_out();
+    evict();
     RESULT(select(-1, NULL, (fd_set *)set, NULL, &none));
     RESULT(select(1 << 30, NULL, (fd_set *)set, NULL, &none));
 }
@@ -133,13 +133,13 @@ CASE(a_traced_child)
     int status;
     MUST(waitpid(child, &status, 0));
     struct iovec vector = {got, sizeof(struct user_regs_struct)};
-    put_out();
+    evict();
     RESULT(ptrace(PTRACE_GETREGSET, child, NT_PRSTATUS, &vector));
     say("%zu, number of the call %lld", vector.iov_len,
         ((struct user_regs_struct *)got)->orig_rax == SYS_tgkill ? 1LL : 0);
     struct __ptrace_peeksiginfo_args *which = memory(LEN, 1);
     *which = (struct __ptrace_peeksiginfo_args){.nr = 4};
-    put_out();
+    evict();
     RESULT(ptrace(PTRACE_PEEKSIGINFO, child, which, got));
     RESULT(ptrace(PTRACE_GETREGSET, child, NT_PRSTATUS, NULL));
     kill(child, SIGKILL);
@@ -158,16 +158,16 @@ CASE(futexes_in_an_array)
     *(uint32_t *)at = 5;
     struct waiter waiters[2] = {{6, (uint64_t)at, OF_32_BITS | PRIVATE, 0},
                                 {0, (uint64_t)(at + LEN / 2), OF_32_BITS | PRIVATE, 0}};
-    put_out();
+    evict();
     RESULT(syscall(SYS_futex_waitv, waiters, 1, 0, NULL, 0));
     waiters[0].value = 5;
-    put_out();
+    evict();
     RESULT(syscall(456, waiters, 0, 1, 1)); /* futex_requeue */
 }
 
 CASE(a_register)
 {
-    unsigned long *at = memory_out(LEN, 1);
+    unsigned long *at = evicted_memory(LEN, 1);
     RESULT(syscall(SYS_arch_prctl, 0x1003, at)); /* ARCH_GET_FS */
     say("%d", *at == (unsigned long)__builtin_thread_pointer());
     RESULT(syscall(SYS_arch_prctl, 0x1002, *at)); /* ARCH_SET_FS */
@@ -180,10 +180,10 @@ CASE(a_set_of_semaphores)
     int set = MUST(semget(IPC_PRIVATE, COUNT, 0600));
     memset(values, 0, COUNT * 2);
     values[COUNT - 1] = 77;
-    put_out();
+    evict();
     RESULT(semctl(set, 0, SETALL, values));
     memset(values, 1, COUNT * 2);
-    put_out();
+    evict();
     RESULT(semctl(set, 0, GETALL, values));
     say("%d", values[COUNT - 1]);
     semctl(set, 0, IPC_RMID);
@@ -201,7 +201,7 @@ CASE(a_long_key)
         say("no keys: %s", strerrorname_np(errno));
         return;
     }
-    char *got = memory_out(LEN, 2);
+    char *got = evicted_memory(LEN, 2);
     RESULT(syscall(SYS_keyctl, KEYCTL_READ, key, got, 20000));
     say("wrong %zu", wrong(got, 20000, 1));
 }
@@ -210,7 +210,7 @@ CASE(a_policy_of_memory)
 {
     char *at = memory(LEN, 1);
     int node = -1;
-    put_out();
+    evict();
     RESULT(syscall(SYS_get_mempolicy, &node, NULL, 0, at, 3)); /* MPOL_F_NODE | MPOL_F_ADDR */
     say("%d", node >= 0);
 }
@@ -223,7 +223,7 @@ CASE(extents_of_a_file)
     struct fiemap *map = memory(LEN, 1);
     memset(map, 0, LEN);
     map->fm_length = ~0UL, map->fm_extent_count = 1000;
-    put_out();
+    evict();
     int mapped = ioctl(fd, FS_IOC_FIEMAP, map);
     say("%s", mapped < 0 ? strerrorname_np(errno) : "done");
 }
@@ -238,7 +238,7 @@ CASE(a_scan_of_pages)
     scan.start = (uint64_t)a_scan_of_pages & ~(PAGE - 1), scan.end = scan.start + PAGE;
     scan.vec = (uint64_t)region;
     int fd = MUST(open("/proc/self/pagemap", O_RDONLY));
-    put_out();
+    evict();
     RESULT(ioctl(fd, _IOWR('f', 16, scan), &scan));
 }
 
@@ -250,6 +250,6 @@ CASE(a_program_for_the_kernel)
     code[1] = (struct bpf_insn){.code = BPF_JMP | BPF_EXIT};
     union bpf_attr attributes = {.prog_type = BPF_PROG_TYPE_SOCKET_FILTER, .insn_cnt = 2};
     attributes.insns = (uint64_t)code, attributes.license = (uint64_t)license;
-    put_out();
+    evict();
     SUCCESS(syscall(SYS_bpf, BPF_PROG_LOAD, &attributes, sizeof attributes));
 }

@@ -134,7 +134,7 @@ CASE(starts_in_utf8)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
     for (int round = 0; round < 3; round++) {
-        put_out();
+        evict();
         run_threads(16);
     }
     say_strangers();
@@ -148,7 +148,7 @@ CASE(locales)
         freelocale(locale);
         uselocale(copy);
         if (round % 10 == 0)
-            put_out();
+            evict();
         run_threads(1);
         uselocale(LC_GLOBAL_LOCALE);
         freelocale(copy);
@@ -169,7 +169,7 @@ CASE(strings_of_the_library)
         char *path = realpath("/usr/../etc", NULL), *here = getcwd(NULL, 0);
         wchar_t *wide = wcsdup(L"wide");
         if (round % 10 == 0)
-            put_out();
+            evict();
         if (round == 0)
             say("%d %d %s %s %d", len, got > 0, text, path, here != NULL);
         if (round == 0)
@@ -190,7 +190,7 @@ CASE(streams_into_memory)
         for (int i = 0; i < 5000; i++)
             fprintf(file, "%d ", i);
         fclose(file);
-        put_out();
+        evict();
         say("%zu %lu mine %d", len, checksum(text, len), is_mine(text));
         free(text);
     }
@@ -203,7 +203,7 @@ CASE(lists_of_the_library)
 {
     struct dirent **names;
     int count = scandir("/etc", &names, is_visible, alphasort);
-    put_out();
+    evict();
     say("%d", count > 3);
     for (int i = 0; i < count; i++)
         free(names[i]);
@@ -222,7 +222,7 @@ CASE(patterns_trees_and_variables)
         tsearch(names[i], &tree, (int (*)(const void *, const void *))strcmp);
         setenv(names[i], names[i], 1);
     }
-    put_out();
+    evict();
     int matched = 0, found = 0, set = 0;
     for (int i = 0; i < 400; i++) {
         matched += !regexec(&pattern, names[i], 0, NULL, 0);
@@ -237,18 +237,18 @@ CASE(patterns_trees_and_variables)
 
 CASE(programs_are_started)
 {
-    put_out();
+    evict();
     FILE *file = popen("echo hello", "r");
     char line[64] = "";
     say("%s", fgets(line, sizeof line, file) ? "read" : "nothing");
     RESULT(pclose(file));
-    put_out();
+    evict();
     RESULT(system("exit 3"));
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     for (int i = 0; i < 40; i++)
         posix_spawn_file_actions_addclose(&actions, 100 + i);
-    put_out();
+    evict();
     pid_t pid;
     say("spawned: %d", posix_spawn(&pid, "/bin/true", &actions, NULL, (char *[]){"true", NULL}, NULL));
     say_end("true", pid);
@@ -266,7 +266,7 @@ CASE(libraries_come_and_go)
         void *library = dlopen(path, RTLD_NOW);
         opened += library != NULL;
         if (round % 5 == 0)
-            put_out();
+            evict();
         run_threads(4);
         errors += !dlopen("/no/such/library.so", RTLD_NOW) && strstr(dlerror(), "no/such") != NULL;
         errors += !dlsym(library, "no_such_symbol") && dlerror() != NULL;
@@ -282,7 +282,7 @@ static void *fill_and_check(void *argument)
     size_t bad = 0;
     for (int i = 0; i < 40; i++)
         fill(blocks[i] = malloc(100 + i * 500), 100 + i * 500, i + (long)argument);
-    put_out();
+    evict();
     for (int i = 0; i < 40; i++)
         bad += wrong(blocks[i], 100 + i * 500, i + (long)argument), free(blocks[i]);
     return (void *)bad;
@@ -293,7 +293,7 @@ CASE(a_child_has_its_blocks)
     unsigned char *blocks[200];
     for (int i = 0; i < 200; i++)
         fill(blocks[i] = malloc(1000 + i * 40), 1000 + i * 40, i);
-    put_out();
+    evict();
     run_threads(8);
     pid_t pid = MUST(fork());
     size_t bad = 0;
@@ -315,7 +315,7 @@ CASE(names_of_users)
     for (int round = 0; round < 3; round++) {
         struct passwd *user = getpwuid(0);
         say("%s", user ? user->pw_name : "nobody");
-        put_out();
+        evict();
         IN_CHILD("child")
             _exit(getpwnam("root") ? 0 : 1);
     }
@@ -328,6 +328,6 @@ CASE(handlers_at_exit)
 {
     for (int i = 0; i < 100; i++)
         atexit(i % 33 ? say_strangers : written_at_exit);
-    put_out();
+    evict();
     exit(4);
 }

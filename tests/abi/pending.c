@@ -87,7 +87,7 @@ static void wait_for_calls(int count)
 static void begin(void)
 {
     handle_all();
-    put_out();
+    evict();
 }
 
 CASE(process_and_thread)
@@ -339,7 +339,7 @@ static void *strike(void *argument)
 
 CASE(default_actions_without_the_first_thread)
 {
-    put_out();
+    evict();
     for (int i = 0; i < KINDS; i++) {
         IN_CHILD(sigabbrev_np(kinds[i])) {
             pthread_t thread;

@@ -38,31 +38,31 @@ static void then(pid_t pid, char *at)
 
 CASE(fork_copies_memory)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     CHILD(at, fork());
 }
 
 CASE(underscore_fork_copies_memory)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     CHILD(at, _Fork());
 }
 
 CASE(a_raw_fork_copies_memory)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     CHILD(at, syscall(SYS_fork));
 }
 
 CASE(a_raw_clone_copies_memory)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     CHILD(at, syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0));
 }
 
 CASE(a_raw_clone3_copies_memory)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     struct clone_args arguments = {.exit_signal = SIGCHLD};
     CHILD(at, syscall(SYS_clone3, &arguments, sizeof arguments));
 }
@@ -72,7 +72,7 @@ CASE(the_arguments_of_clone3_are_out)
     struct clone_args *arguments = memory(LEN, 1);
     memset(arguments, 0, sizeof *arguments);
     arguments->exit_signal = SIGCHLD;
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     CHILD(at, syscall(SYS_clone3, arguments, sizeof *arguments));
 }
 
@@ -90,7 +90,7 @@ CASE(clone_writes_numbers_to_memory_that_is_out)
 {
     pid_t *words = memory(LEN, 1);
     words[0] = words[1] = 0;
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = syscall(SYS_clone, CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | SIGCHLD, NULL,
                         words, words + 1, 0);
     if (pid == 0) {
@@ -103,7 +103,7 @@ CASE(clone_writes_numbers_to_memory_that_is_out)
 
 CASE(a_raw_clone_in_a_new_namespace)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS | SIGCHLD, NULL, NULL, NULL, 0);
     if (pid < 0) {
         say("%s", strerrorname_np(errno));
@@ -129,7 +129,7 @@ static int child_body(void *argument)
 CASE(clone_with_a_stack_of_static_memory)
 {
     static char stack[128 << 10] __attribute__((aligned(16)));
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(clone(child_body, stack + sizeof stack, SIGCHLD, at));
     then(pid, at);
 }
@@ -137,7 +137,7 @@ CASE(clone_with_a_stack_of_static_memory)
 CASE(clone_with_a_stack_that_is_out)
 {
     char *stack = memory(LEN, 3);
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(clone(child_body, stack + LEN, SIGCHLD, at));
     then(pid, at);
     // The C library stores two addresses at the top, whose bytes differ between runs.
@@ -148,7 +148,7 @@ CASE(clone_writes_the_numbers_too)
 {
     char *stack = malloc(256 << 10);
     pid_t *words = memory(LEN, 3);
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(clone(child_body, stack + (256 << 10), CLONE_PARENT_SETTID | SIGCHLD, at,
                            words, NULL, NULL));
     then(pid, at);
@@ -172,7 +172,7 @@ static int share_body(void *argument)
 CASE(clone_that_shares_memory)
 {
     static char stack[64 << 10] __attribute__((aligned(16)));
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(clone(share_body, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, at));
     say("%d", at[0]);
     at[0] = pattern(0, 7);
@@ -181,7 +181,7 @@ CASE(clone_that_shares_memory)
 
 CASE(a_vforked_child_touches_what_is_out)
 {
-    shared_at = memory_out(LEN, 7);
+    shared_at = evicted_memory(LEN, 7);
     pid_t pid = vfork();
     if (pid == 0) {
         shared_at[LEN - 1] = 1;
@@ -195,7 +195,7 @@ CASE(a_vforked_child_touches_what_is_out)
 CASE(a_vforked_child_runs_a_program)
 {
     char *word = strdup("echo from vfork");
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = vfork();
     if (pid == 0) {
         execl("/bin/sh", "sh", "-c", word, NULL);
@@ -206,7 +206,7 @@ CASE(a_vforked_child_runs_a_program)
 
 CASE(a_child_of_a_child_of_a_child)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     int depth = 0;
     pid_t pid;
     while ((pid = MUST(fork())) == 0 && depth < 3) {
@@ -229,7 +229,7 @@ CASE(a_child_of_a_child_of_a_child)
 
 CASE(raw_and_usual_forks_in_turns)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     for (int i = 0; i < 6; i++) {
         pid_t pid = i % 2 ? MUST(fork()) : MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
         if (pid == 0)
@@ -241,7 +241,7 @@ CASE(raw_and_usual_forks_in_turns)
 
 CASE(many_children_at_once)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pids[12];
     for (int i = 0; i < 12; i++)
         if ((pids[i] = MUST(fork())) == 0)
@@ -259,7 +259,7 @@ static void *fork_from_here(void *argument)
 
 CASE(fork_in_a_thread)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     in_thread(fork_from_here, at);
 }
 
@@ -271,7 +271,7 @@ static void *raw_fork_from_here(void *argument)
 
 CASE(a_raw_fork_in_a_thread)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     in_thread(raw_fork_from_here, at);
 }
 
@@ -282,7 +282,7 @@ static void in_child(void) { handlers_at[0] ^= 1; }
 
 CASE(handlers_see_memory)
 {
-    handlers_at = memory_out(LEN, 7);
+    handlers_at = evicted_memory(LEN, 7);
     int in_order = 0;
     pthread_atfork(before, NULL, in_child);
     IN_CHILD("child")
@@ -301,7 +301,7 @@ static void fork_in_handler(int signal)
 
 CASE(fork_in_a_signal_handler)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     signal(SIGUSR1, fork_in_handler);
     raise(SIGUSR1);
     if (forked_pid == 0)
@@ -311,7 +311,7 @@ CASE(fork_in_a_signal_handler)
 
 CASE(fork_keeps_the_mask)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     sigset_t mask, found;
     sigemptyset(&mask);
     sigaddset(&mask, SIGUSR2);
@@ -327,7 +327,7 @@ CASE(fork_keeps_the_mask)
 
 CASE(a_process_that_cannot_be_dumped_forks)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     RESULT(prctl(PR_SET_DUMPABLE, 0));
     CHILD(at, fork());
     RESULT(prctl(PR_GET_DUMPABLE));
@@ -335,7 +335,7 @@ CASE(a_process_that_cannot_be_dumped_forks)
 
 CASE(a_daemon_that_dropped_root_forks)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     if (getuid() == 0) {
         MUST(setresgid(65534, 65534, 65534));
         MUST(setresuid(65534, 65534, 65534));
@@ -346,7 +346,7 @@ CASE(a_daemon_that_dropped_root_forks)
 
 CASE(dropped_in_the_child)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
         if (getuid() == 0)
@@ -362,7 +362,7 @@ CASE(memory_that_may_not_be_read_leaves_and_comes_back)
 {
     char *at = memory(LEN, 7);
     MUST(mprotect(at, LEN / 2, PROT_NONE));
-    put_out();
+    evict();
     IN_CHILD("child") {
         MUST(mprotect(at, LEN / 2, PROT_READ));
         _exit(wrong(at, LEN, 7) ? 1 : 6);
@@ -375,17 +375,17 @@ CASE(memory_that_may_only_be_written_leaves_and_comes_back)
 {
     char *at = memory(LEN, 7);
     MUST(mprotect(at, LEN, PROT_WRITE));
-    put_out();
+    evict();
     MUST(prctl(PR_SET_DUMPABLE, 0));
-    put_out();
+    evict();
     MUST(mprotect(at, LEN, PROT_READ));
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, LEN, 7));
 }
 
 CASE(memory_without_access_moves)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     volatile char touched = at[PAGE];
     (void)touched;
     MUST(mprotect(at, LEN, PROT_NONE));
@@ -399,7 +399,7 @@ CASE(an_ended_parent_leaves_its_child_whole)
 {
     int ends[2];
     MUST(pipe(ends));
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
         if (MUST(fork()) == 0) {
@@ -418,7 +418,7 @@ CASE(an_ended_parent_leaves_its_child_whole)
 
 CASE(a_killed_child_says_so)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(syscall(SYS_fork));
     if (pid == 0)
         for (;;)
@@ -474,7 +474,7 @@ CASE(a_string_up_to_the_last_byte_of_memory)
     MUST(munmap(at + LEN - PAGE, PAGE));
     char *path = at + LEN - PAGE - 10;
     memcpy(path, "/bin/true", 10);
-    put_out();
+    evict();
     char *argv[] = {path, NULL};
     IN_CHILD("child") {
         execve(path, argv, NULL);
@@ -491,7 +491,7 @@ CASE(exec_of_strings_that_are_out)
     strcpy(text + LEN / 2, "WORD=from far away");
     memcpy(argv, (char *[]){"sh", "-c", text, NULL}, 4 * sizeof *argv);
     memcpy(argv + 8, (char *[]){text + LEN / 2, NULL}, 2 * sizeof *argv);
-    put_out();
+    evict();
     IN_CHILD("child") {
         execve("/bin/sh", argv, argv + 8);
         _exit(1);
@@ -504,7 +504,7 @@ CASE(exec_of_strings_that_are_out)
 
 CASE(a_program_by_its_descriptor)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     int fd = MUST(open("/bin/sh", O_RDONLY | O_CLOEXEC));
     char *argv[] = {"sh", "-c", "echo by descriptor", NULL};
     pid_t pid = MUST(fork());
@@ -517,7 +517,7 @@ CASE(a_program_by_its_descriptor)
 
 CASE(the_shell_and_pipes_to_it)
 {
-    char *at = memory_out(LEN, 7), line[64] = "";
+    char *at = evicted_memory(LEN, 7), line[64] = "";
     say("%d", system("exit 3"));
     FILE *from = popen("echo word; exit 4", "r");
     say("%d", fgets(line, sizeof line, from) != NULL);
@@ -549,7 +549,7 @@ CASE(spawn_over_numbers)
     posix_spawn_file_actions_adddup2(&actions, 40, 9);
     for (int fd = 3; fd < 9; fd++)
         posix_spawn_file_actions_addclose(&actions, fd);
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid;
     int failed = posix_spawn(&pid, "/bin/bash", &actions, NULL, argv, environ);
     then(pid, at);
@@ -561,7 +561,7 @@ CASE(a_child_frees_and_allocates)
     char *blocks[64];
     for (int i = 0; i < 64; i++)
         memset(blocks[i] = malloc(40000), i, 40000);
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
     if (pid == 0) {
         int bad = 0;
@@ -582,7 +582,7 @@ CASE(a_child_frees_and_allocates)
 
 CASE(standard_streams_after_a_fork)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     setvbuf(stdout, malloc(1 << 16), _IOFBF, 1 << 16);
     printf("held back\n");
     fflush(stdout);
@@ -599,7 +599,7 @@ CASE(standard_streams_after_a_fork)
 
 CASE(a_fork_that_the_limit_refuses)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     if (getuid() == 0) {
         MUST(setresuid(65533, 65533, 65533));
     }
@@ -634,7 +634,7 @@ CASE(a_search_along_a_path_that_is_out)
     char *argv[] = {"true", NULL}, *envp[] = {NULL};
     set_path("/nowhere:/usr/bin:/bin");
     block_faults();
-    put_out();
+    evict();
     execvpe("true", argv, envp);
     say("the exec failed");
 }
@@ -643,10 +643,10 @@ CASE(a_search_in_a_child)
 {
     set_path("/nowhere:/usr/bin:/bin");
     char *argv[] = {"echo", strdup("found"), NULL}, *envp[] = {NULL};
-    put_out();
+    evict();
     IN_CHILD("child") {
         block_faults();
-        put_out();
+        evict();
         execvpe("echo", argv, envp);
         _exit(1);
     }
@@ -658,7 +658,7 @@ CASE(a_spawn_along_a_path_that_is_out)
     char *argv[] = {"true", NULL}, *envp[] = {NULL};
     set_path("/nowhere:/usr/bin:/bin");
     block_faults();
-    put_out();
+    evict();
     say("%d", posix_spawnp(&pid, "true", NULL, NULL, argv, envp));
     say_end("child", pid);
 }
@@ -703,7 +703,7 @@ static void a_search_finds(const char *path, const char *file)
     char *argv[] = {"name", strdup("one"), strdup("two"), NULL};
     char *envp[] = {strdup("WHAT=this"), NULL};
     set_path(path);
-    put_out();
+    evict();
     IN_CHILD(file) {
         execvpe(file, argv, envp);
         say("%s", strerrorname_np(errno));
@@ -765,7 +765,7 @@ static void forked(pthread_t thread)
 
 CASE(descriptors_while_a_thread_forks)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     int lowest = MUST(dup(1));
     close(lowest);
     pthread_t thread = forking(at);
@@ -785,7 +785,7 @@ CASE(the_limit_while_a_thread_forks)
     MUST(getrlimit(RLIMIT_NOFILE, &before));
     before.rlim_cur = 200;
     MUST(setrlimit(RLIMIT_NOFILE, &before));
-    pthread_t thread = forking(memory_out(LEN, 7));
+    pthread_t thread = forking(evicted_memory(LEN, 7));
     size_t others = 0;
     while (!forked_enough) {
         MUST(getrlimit(RLIMIT_NOFILE, &now));
@@ -828,10 +828,10 @@ CASE(a_child_s_child_reads_several_budgets)
 CASE(a_child_that_closes_pipes_keeps_its_memory)
 {
     volatile int *stage = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     fill_at_random(at, 4711);
     unsigned long sum = checksum(at, LEN);
-    put_out();
+    evict();
     pid_t pid = MUST(fork());
     if (pid == 0) {
         for (int fd = 100; fd < 5000; fd++) {
@@ -851,7 +851,7 @@ CASE(a_child_that_closes_pipes_keeps_its_memory)
     for (int i = 0; i < 6; i++) {
         fill_at_random(at, 8 + i);
         sum = checksum(at, LEN);
-        put_out();
+        evict();
     }
     *stage = 2;
     say_end("child", pid);
@@ -861,7 +861,7 @@ CASE(a_child_that_closes_pipes_keeps_its_memory)
 /* The children run one after another. softswap must reuse the memory of exited children. */
 CASE(many_children_one_after_another)
 {
-    char *at = memory_out(LEN, 7);
+    char *at = evicted_memory(LEN, 7);
     size_t bad = 0;
     for (int i = 0; i < 30; i++) {
         int status;

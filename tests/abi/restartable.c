@@ -24,7 +24,7 @@ static long change(struct rseq *area, int flags)
 static void run_a_while(struct rseq *area)
 {
     for (int i = 0; i < 20; i++) {
-        put_out_by(10);
+        apply_pressure(10);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         sched_yield();
     }
@@ -39,11 +39,11 @@ CASE(an_area_in_the_heap)
     RESULT(change(area, 1));
     RESULT(change(area, 0));
     RESULT(change(area, 0));
-    put_out();
+    evict();
     run_a_while(area);
     RESULT(change(area, RSEQ_FLAG_UNREGISTER));
     say("no longer: %d", area->cpu_id == (uint32_t)-1);
-    put_out();
+    evict();
     RESULT(change(area, 0));
     run_a_while(area);
 }
@@ -55,7 +55,7 @@ CASE(a_child_inherits_the_area)
     memset(area, 0, LEN);
     RESULT(change(area, 0));
     IN_CHILD("child") {
-        put_out();
+        evict();
         run_a_while(area);
         RESULT(change(area, RSEQ_FLAG_UNREGISTER));
     }

@@ -50,7 +50,7 @@ static void say_lock(const char *what, pthread_mutex_t *mutex)
 static void *hold_one(void *mutex)
 {
     pthread_mutex_lock(mutex);
-    put_out();
+    evict();
     return NULL;
 }
 
@@ -59,7 +59,7 @@ CASE(thread_ends_with_a_mutex)
     make_heap();
     pthread_mutex_t *mutex = robust_at(5 * PAGE, PTHREAD_MUTEX_NORMAL);
     in_thread(hold_one, mutex);
-    put_out();
+    evict();
     say_lock("lock", mutex);
     say_lock("again", mutex);
 }
@@ -68,7 +68,7 @@ static void *hold_recursively(void *mutex)
 {
     pthread_mutex_lock(mutex);
     pthread_mutex_lock(mutex);
-    put_out();
+    evict();
     pthread_exit(NULL);
 }
 
@@ -85,7 +85,7 @@ static void *hold_many(void *argument)
     (void)argument;
     for (int i = 0; i < 100; i++)
         pthread_mutex_lock((void *)(heap + i * 2 * PAGE + 64));
-    put_out();
+    evict();
     return NULL;
 }
 
@@ -95,7 +95,7 @@ CASE(thread_ends_with_a_hundred_mutexes)
     for (int i = 0; i < 100; i++)
         robust_at(i * 2 * PAGE + 64, i % 2 ? PTHREAD_MUTEX_ERRORCHECK : PTHREAD_MUTEX_NORMAL);
     in_thread(hold_many, NULL);
-    put_out();
+    evict();
     int dead = 0, good = 0;
     for (int i = 0; i < 100; i++) {
         pthread_mutex_t *mutex = (void *)(heap + i * 2 * PAGE + 64);
@@ -111,7 +111,7 @@ static void *hold_and_wait(void *argument)
     int *ends = argument;
     pthread_mutex_lock((void *)(heap + 3 * PAGE));
     char byte;
-    put_out();
+    evict();
     MUST(write(ends[1], "x", 1));
     if (read(ends[2], &byte, 1) < 0)
         say("read failed");
@@ -129,12 +129,12 @@ CASE(cancelled_thread_has_a_mutex)
     pthread_create(&thread, NULL, hold_and_wait, ends);
     char byte;
     MUST(read(ends[0], &byte, 1));
-    put_out();
+    evict();
     pthread_cancel(thread);
     void *result;
     pthread_join(thread, &result);
     say("cancelled %d", result == PTHREAD_CANCELED);
-    put_out();
+    evict();
     say_lock("lock", mutex);
 }
 
@@ -145,7 +145,7 @@ static void *end_raw(void *mutex)
     pthread_mutex_lock(mutex);
     is_locked = 1;
     pthread_detach(pthread_self());
-    put_out();
+    evict();
     syscall(SYS_exit, 0);
     return NULL;
 }
@@ -177,7 +177,7 @@ static void *hold_until_waited_for(void *mutex)
     for (int i = 0; i < 3; i++)
         pthread_create(waiters + i, NULL, wait_for_it, mutex);
     usleep(50000);
-    put_out();
+    evict();
     return NULL;
 }
 
@@ -186,7 +186,7 @@ CASE(waiters_are_woken)
     make_heap();
     pthread_mutex_t *mutex = robust_at(11 * PAGE, PTHREAD_MUTEX_NORMAL);
     in_thread(hold_until_waited_for, mutex);
-    put_out();
+    evict();
     int dead = 0, good = 0;
     for (int i = 0; i < 3; i++) {
         void *result;
@@ -209,7 +209,7 @@ CASE(main_thread_exits_with_a_mutex)
         later = after_main;
         pthread_mutex_lock(mutex);
         pthread_create(&thread, NULL, later, mutex);
-        put_out();
+        evict();
         pthread_exit(NULL);
     }
 }
@@ -235,13 +235,13 @@ CASE(a_mutex_outlives_many_owners)
     for (int i = 0; i < 50; i++) {
         in_thread(many_lives, mutex);
         if (i % 10 == 0)
-            put_out();
+            evict();
         dead += lock_within(mutex) == EOWNERDEAD;
         pthread_mutex_consistent(mutex);
         pthread_mutex_unlock(mutex);
     }
     say("%d dead", dead);
-    put_out();
+    evict();
     say("wrong %zu", wrong(heap + 20 * PAGE, LEN - 20 * PAGE, 1));
 }
 
@@ -258,7 +258,7 @@ static void *own_list(void *argument)
     entry->next = &head->list;
     *word = (unsigned)syscall(SYS_gettid);
     RESULT(syscall(SYS_set_robust_list, head, sizeof *head));
-    put_out();
+    evict();
     syscall(SYS_exit, 0);
     return NULL;
 }
@@ -267,7 +267,7 @@ CASE(a_list_in_managed_memory)
 {
     make_heap();
     in_thread(own_list, heap + 50 * PAGE);
-    put_out();
+    evict();
     unsigned word = *(unsigned *)(heap + 41 * PAGE);
     say("%x", word & FUTEX_OWNER_DIED);
 }
@@ -276,7 +276,7 @@ static void *clear_word(void *argument)
 {
     unsigned *word = argument;
     SUCCESS(syscall(SYS_set_tid_address, word));
-    put_out();
+    evict();
     syscall(SYS_exit, 0);
     return NULL;
 }
@@ -290,7 +290,7 @@ CASE(a_word_is_cleared)
     pthread_create(&thread, NULL, clear_word, word);
     for (int i = 0; i < 120000 && __atomic_load_n(word, __ATOMIC_SEQ_CST); i++)
         usleep(1000);
-    put_out();
+    evict();
     say("word %u", __atomic_load_n(word, __ATOMIC_SEQ_CST));
 }
 
@@ -302,7 +302,7 @@ CASE(file_size_is_limited)
      * for a write of softswap must not kill the program. */
     struct rlimit limit = {64 * MIB, RLIM_INFINITY};
     MUST(setrlimit(RLIMIT_FSIZE, &limit));
-    char *at = memory_out(4 * MIB, 3);
+    char *at = evicted_memory(4 * MIB, 3);
     say("wrong %zu", wrong(at, 4 * MIB, 3));
 }
 
@@ -361,7 +361,7 @@ CASE(not_robust_mutexes_stay_locked)
     pthread_mutex_t *mutex = (void *)(heap + 17 * PAGE);
     pthread_mutex_init(mutex, NULL);
     in_thread(many_lives, mutex);
-    put_out();
+    evict();
     say("trylock: %s", name(pthread_mutex_trylock(mutex)));
 }
 
@@ -370,10 +370,10 @@ CASE(bad_states)
     make_heap();
     pthread_mutex_t *mutex = robust_at(19 * PAGE, PTHREAD_MUTEX_NORMAL);
     in_thread(hold_one, mutex);
-    put_out();
+    evict();
     say("lock: %s", name(lock_within(mutex)));
     say("unlock without consistent: %s", name(pthread_mutex_unlock(mutex)));
-    put_out();
+    evict();
     say("lock: %s", name(lock_within(mutex)));
     say("consistent: %s", name(pthread_mutex_consistent(mutex)));
 }
@@ -383,7 +383,7 @@ CASE(get_robust_list_tells)
     make_heap();
     struct robust_list_head **head = (void *)(heap + 30 * PAGE);
     size_t *len = (void *)(heap + 32 * PAGE);
-    put_out();
+    evict();
     RESULT(syscall(SYS_get_robust_list, 0, head, len));
     say("%zu %d", *len, *head != NULL);
     RESULT(syscall(SYS_set_robust_list, *head, 5));

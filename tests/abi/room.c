@@ -54,7 +54,7 @@ static void at_once(int count, size_t len, int flags, long (*call)(struct work *
     for (int i = 0; i < count; i++)
         works[i] = (struct work){.together = &together, .memory = memory(len, i + 1), .len = len,
                                  .seed = i + 1, .fd = scratch_file(flags), .call = call};
-    put_out();
+    evict();
     for (int i = 0; i < count; i++)
         pthread_create(&works[i].thread, NULL, do_work, works + i);
     int bad = 0;
@@ -221,7 +221,7 @@ CASE(many_wait_for_events)
     for (int i = 0; i < MOST; i++)
         works[i] = (struct work){.together = &together, .memory = memory(len, i), .len = len,
                                  .call = by_waiting_for_events};
-    put_out();
+    evict();
     for (int i = 0; i < MOST; i++)
         pthread_create(&works[i].thread, NULL, do_work, works + i);
     pthread_barrier_wait(&together);

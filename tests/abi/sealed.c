@@ -39,7 +39,7 @@ CASE(what_seals)
 CASE(sealed_memory_stays)
 {
     char *at = half_sealed(PROT_READ | PROT_WRITE), *other = memory(LEN, 2);
-    put_out();
+    evict();
     RESULT(munmap(at, LEN));
     RESULT(munmap(at + HALF, PAGE));
     RESULT(mprotect(at + HALF, PAGE, PROT_READ | PROT_WRITE));
@@ -57,7 +57,7 @@ CASE(sealed_memory_stays)
     say_place("displaced", mremap(other, HALF, HALF, MREMAP_MAYMOVE | MREMAP_FIXED, at + HALF),
               at + HALF);
     say_place("cut", mremap(at, LEN, PAGE, 0), at);
-    put_out();
+    evict();
     say("wrong %zu", wrong(at, LEN, 1));
 }
 
@@ -66,7 +66,7 @@ CASE(advice_about_sealed_memory)
     const int advices[] = {MADV_DONTNEED, MADV_FREE, MADV_DONTFORK, MADV_WIPEONFORK, MADV_COLD,
                            MADV_WILLNEED, MADV_DOFORK, MADV_KEEPONFORK};
     char *at = half_sealed(PROT_READ);
-    put_out();
+    evict();
     for (size_t i = 0; i < sizeof advices / sizeof *advices; i++) {
         RESULT(madvise(at + HALF, HALF, advices[i]));
         RESULT(madvise(at + HALF - PAGE, 2 * PAGE, advices[i]));
@@ -81,11 +81,11 @@ CASE(advice_about_sealed_memory)
 CASE(children_inherit_seals)
 {
     char *at = half_sealed(PROT_READ | PROT_WRITE);
-    put_out();
+    evict();
     IN_CHILD("child") {
         RESULT(munmap(at + HALF, PAGE));
         RESULT(mprotect(at + HALF, PAGE, PROT_READ));
-        put_out();
+        evict();
         say("wrong %zu", wrong(at, LEN, 1));
         RESULT(munmap(at, HALF));
     }
@@ -101,7 +101,7 @@ CASE(much_is_sealed)
     MUST(mprotect(at, len, PROT_READ));
     RESULT(seal(at, len, 0));
     for (int i = 0; i < 2; i++) {
-        put_out();
+        evict();
         say("wrong %zu", wrong(at, len, 3));
     }
 }

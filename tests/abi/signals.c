@@ -27,7 +27,7 @@ static void look_info(int signal, siginfo_t *info, void *context)
 
 static void start(void)
 {
-    data = memory_out(LEN, 1);
+    data = evicted_memory(LEN, 1);
 }
 
 static void say_calls(const char *what)
@@ -68,18 +68,18 @@ static void say_action(int signal)
         int s = signals[i];                                                   \
         say("before: %s", name_of((sighandler_t)(install)));                  \
         say_action(s);                                                        \
-        put_out();                                                            \
+        evict();                                                            \
         raise(s);                                                             \
         say_calls(sigabbrev_np(s));                                           \
         say_action(s);                                                        \
         say("again: %s", name_of((sighandler_t)(install)));                   \
-        put_out();                                                            \
+        evict();                                                            \
         kill(getpid(), s);                                                    \
         say_calls("by kill");                                                 \
         signal(s, SIG_IGN);                                                   \
         raise(s);                                                             \
         say_calls("ignored");                                                 \
-        put_out();                                                            \
+        evict();                                                            \
         say("wrong %zu", wrong(data, LEN, 1));                                \
         signal(s, SIG_DFL);                                                   \
     }
@@ -144,7 +144,7 @@ static sighandler_t by_raw_in_memory(int signal)
     static struct kernel_action *both;
     if (!both)
         both = memory(LEN, 3);
-    put_out();
+    evict();
     return by_number(signal, both, both + 1000);
 }
 CASE(by_raw_call_in_managed_memory) { BY_ENTRY(by_raw_in_memory(s)) }
@@ -190,13 +190,13 @@ CASE(sigignore_keeps_pages_coming)
     RESULT(sigignore(SIGSYS));
     say_action(SIGBUS);
     say_action(SIGSYS);
-    put_out();
+    evict();
     say("wrong %zu", wrong(data, LEN, 1));
     raise(SIGBUS);
     raise(SIGSYS);
     int ends[2];
     MUST(pipe(ends));
-    put_out();
+    evict();
     RESULT(write(ends[1], data, 1000));
 }
 
@@ -205,7 +205,7 @@ CASE(sigset_holds)
     start();
     say("%s", name_of(sigset(SIGBUS, look)));
     say("%s", name_of(sigset(SIGBUS, SIG_HOLD)));
-    put_out();
+    evict();
     raise(SIGBUS);
     say_calls("held");
     say("wrong %zu", wrong(data, LEN, 1));
@@ -295,7 +295,7 @@ CASE(handler_changes_the_mask_it_returns_to)
         for (int round = 0; round < 3; round++) {
             raise(signals[i]);
             say_blocked("after the handler");
-            put_out();
+            evict();
             say("wrong %zu", wrong(data, LEN, 1));
         }
     }
@@ -308,7 +308,7 @@ CASE(handler_of_bus_changes_the_mask_it_returns_to)
     sigaction(SIGSYS, &action, NULL);
     raise(SIGSYS);
     say_blocked("after the handler");
-    put_out();
+    evict();
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
@@ -368,7 +368,7 @@ CASE(handlers_nest_with_nodefer)
             struct sigaction action = {.sa_flags = nodefer ? SA_NODEFER : 0, .sa_handler = nested};
             sigaction(signals[i], &action, NULL);
             deepest = raised = 0;
-            put_out();
+            evict();
             raise(signals[i]);
             say("%s nodefer %d: %d deep, wrong %zu", sigabbrev_np(signals[i]), nodefer,
                 (int)deepest, looked_wrong);
@@ -556,7 +556,7 @@ CASE(timers_strike_while_pages_come_in)
     setitimer(ITIMER_REAL, &every, NULL);
     size_t bad = 0;
     for (int i = 0; i < 10; i++) {
-        put_out();
+        evict();
         bad += wrong(data, LEN, 1);
     }
     while (!calls)
@@ -572,7 +572,7 @@ CASE(zstd_like_handlers)
     static const int signals[] = {SIGINT, SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGABRT};
     for (int i = 0; i < 6; i++)
         say("%s", name_of(__sysv_signal(signals[i], look)));
-    put_out();
+    evict();
     say("wrong %zu", wrong(data, LEN, 1));
     for (int i = 0; i < 6; i++)
         say("%s", name_of(__sysv_signal(signals[i], SIG_DFL)));
@@ -592,7 +592,7 @@ CASE(threads_handle_signals)
     signal(SIGBUS, look);
     signal(SIGUSR1, look);
     for (int i = 0; i < 4; i++) {
-        put_out();
+        evict();
         in_thread(raise_here, NULL);
     }
     say_calls("four threads");
@@ -618,6 +618,6 @@ CASE(pthread_exit_from_a_handler)
     pthread_create(&thread, NULL, leave_from_handler, NULL);
     pthread_join(thread, &result);
     say("%ld", (long)result);
-    put_out();
+    evict();
     say("wrong %zu", wrong(data, LEN, 1));
 }

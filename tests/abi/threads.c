@@ -42,13 +42,13 @@ static void *classify(void *argument)
 CASE(starts_in_utf8)
 {
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
-    put_out();
+    evict();
     say_thread("thread", NULL, classify, NULL);
 }
 
 CASE(starts_in_the_c_locale)
 {
-    put_out();
+    evict();
     say_thread("thread", NULL, classify, NULL);
 }
 
@@ -57,7 +57,7 @@ CASE(starts_after_each_category)
     const int categories[] = {LC_CTYPE, LC_COLLATE, LC_TIME, LC_NUMERIC, LC_MONETARY, LC_MESSAGES};
     for (size_t i = 0; i < sizeof categories / sizeof *categories; i++) {
         say("%s", setlocale(categories[i], "C.UTF-8"));
-        put_out();
+        evict();
         say_thread("thread", NULL, classify, NULL);
     }
 }
@@ -65,13 +65,13 @@ CASE(starts_after_each_category)
 CASE(starts_after_the_locale_changed_back)
 {
     setlocale(LC_ALL, "C.UTF-8");
-    put_out();
+    evict();
     say_thread("in C.UTF-8", NULL, classify, NULL);
     say("%s", setlocale(LC_ALL, "C"));
-    put_out();
+    evict();
     say_thread("in C", NULL, classify, NULL);
     say("%s", setlocale(LC_ALL, "C.UTF-8"));
-    put_out();
+    evict();
     say_thread("again", NULL, classify, NULL);
 }
 
@@ -88,7 +88,7 @@ CASE(a_locale_of_its_own)
     locale_t locale = newlocale(LC_ALL_MASK, "C.UTF-8", NULL);
     say("made: %d", locale != NULL);
     uselocale(locale);
-    put_out();
+    evict();
     say_thread("thread", NULL, use_locale, locale);
     say("here: %d", iswalpha(L'\u00e4') != 0);
     uselocale(LC_GLOBAL_LOCALE);
@@ -100,7 +100,7 @@ CASE(a_locale_that_was_copied)
     locale_t first = newlocale(LC_CTYPE_MASK, "C.UTF-8", NULL);
     locale_t second = duplocale(first);
     freelocale(first);
-    put_out();
+    evict();
     say_thread("thread", NULL, use_locale, second);
     freelocale(second);
 }
@@ -114,7 +114,7 @@ CASE(locales_without_end)
         freelocale(locale);
     }
     setlocale(LC_ALL, "C.UTF-8");
-    put_out();
+    evict();
     say_thread("thread", NULL, classify, NULL);
     say("%ld", made);
 }
@@ -122,7 +122,7 @@ CASE(locales_without_end)
 CASE(locales_in_a_thread)
 {
     setlocale(LC_ALL, "C.UTF-8");
-    put_out();
+    evict();
     say_thread("one", NULL, use_locale, newlocale(LC_ALL_MASK, "C.UTF-8", NULL));
     say_thread("other", NULL, use_locale, newlocale(LC_ALL_MASK, "C", NULL));
 }
@@ -139,7 +139,7 @@ CASE(many_one_after_another)
     long *count = memory(64 << 10, 1);
     *count = 0;
     for (int round = 0; round < 3; round++) {
-        put_out();
+        evict();
         for (int i = 0; i < 100; i++) {
             in_thread(count_up, count);
         }
@@ -152,11 +152,11 @@ CASE(many_at_once)
     setlocale(LC_ALL, "C.UTF-8");
     long *count = memory(64 << 10, 1);
     *count = 0;
-    put_out();
+    evict();
     pthread_t threads[64];
     for (int i = 0; i < 64; i++)
         MUST(-(pthread_create(&threads[i], NULL, count_up, count) != 0));
-    put_out();
+    evict();
     for (int i = 0; i < 64; i++)
         pthread_join(threads[i], NULL);
     say("%ld", *count);
@@ -175,7 +175,7 @@ static void *make_pressure(void *argument)
 CASE(starts_while_others_work)
 {
     setlocale(LC_ALL, "C.UTF-8");
-    put_out();
+    evict();
     pthread_t threads[12];
     long bad = 0;
     for (long round = 0; round < 2; round++) {
@@ -198,7 +198,7 @@ CASE(detached)
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    put_out();
+    evict();
     for (int i = 0; i < 20; i++) {
         pthread_t thread;
         MUST(-(pthread_create(&thread, &attributes, count_up, count) != 0));
@@ -215,7 +215,7 @@ CASE(threads_of_c11)
     setlocale(LC_ALL, "C.UTF-8");
     int *value = memory(64 << 10, 1);
     *value = 41;
-    put_out();
+    evict();
     for (int i = 0; i < 3; i++) {
         thrd_t thread;
         int result = 0;
@@ -232,7 +232,7 @@ static void with_stack_of(size_t size)
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     say("size: %d", pthread_attr_setstacksize(&attributes, size));
-    put_out();
+    evict();
     for (int i = 0; i < 3; i++)
         say_thread("thread", &attributes, nothing, (void *)7L);
 }
@@ -260,7 +260,7 @@ CASE(a_small_stack_is_enough_for_faults)
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 16 << 10);
-    put_out();
+    evict();
     say_thread("thread", &attributes, read_all, at);
 }
 
@@ -270,7 +270,7 @@ CASE(a_stack_given)
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     say("%d", pthread_attr_setstack(&attributes, stack, 256 << 10));
-    put_out();
+    evict();
     say_thread("thread", &attributes, read_all, memory(2 * MIB, 9));
 }
 
@@ -294,7 +294,7 @@ CASE(its_own_attributes)
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 512 << 10);
-    put_out();
+    evict();
     say_thread("thread", &attributes, say_own_stack, NULL);
 }
 
@@ -316,7 +316,7 @@ CASE(processors_in_attributes)
     CPU_ZERO(&set);
     CPU_SET(0, &set);
     say("%d", pthread_attr_setaffinity_np(attributes, sizeof set, &set));
-    put_out();
+    evict();
     say_thread("thread", attributes, count_processors, NULL);
 }
 
@@ -330,11 +330,11 @@ CASE(processors_in_default_attributes)
     say("%d", pthread_attr_setaffinity_np(&attributes, sizeof set, &set));
     say("%d", pthread_setattr_default_np(&attributes));
     pthread_attr_destroy(&attributes);
-    put_out();
+    evict();
     for (int i = 0; i < 3; i++)
         say_thread("thread", NULL, count_processors, NULL);
     pthread_getattr_default_np(&attributes);
-    put_out();
+    evict();
     say_thread("copied", &attributes, count_processors, NULL);
 }
 
@@ -353,7 +353,7 @@ CASE(a_mask_in_attributes)
     sigemptyset(&set);
     sigaddset(&set, SIGUSR2);
     say("%d", pthread_attr_setsigmask_np(&attributes, &set));
-    put_out();
+    evict();
     say_thread("USR2", &attributes, is_blocked, (void *)(long)SIGUSR2);
     say_thread("USR1", &attributes, is_blocked, (void *)(long)SIGUSR1);
     say_thread("by default", NULL, is_blocked, (void *)(long)SIGUSR2);
@@ -379,7 +379,7 @@ static void *set_keys(void *argument)
         pthread_setspecific(keys[i], value);
     }
     if (argument)
-        put_out();
+        evict();
     return NULL;
 }
 
@@ -416,7 +416,7 @@ CASE(keys_of_others_in_a_child)
     for (int i = 0; i < THREADS; i++)
         MUST(-(pthread_create(&threads[i], NULL, keep_keys, neighbours[i]) != 0));
     pthread_barrier_wait(&all_there);
-    put_out();
+    evict();
     IN_CHILD("child") {
         size_t bad = 0;
         for (int i = 0; i < THREADS; i++)
@@ -446,7 +446,7 @@ static void set_again(void *value)
 static void *set_one(void *argument)
 {
     pthread_setspecific(again, argument);
-    put_out();
+    evict();
     return NULL;
 }
 
@@ -468,7 +468,7 @@ static void *set_destructors(void *argument)
         *value = i;
         __cxa_thread_atexit_impl(destroy, value, &__dso_handle);
     }
-    put_out();
+    evict();
     return argument;
 }
 
@@ -484,7 +484,7 @@ static void *read_locals(void *argument)
 {
     (void)argument;
     initialised[1] = 1;
-    put_out();
+    evict();
     return (void *)(initialised[17] + initialised[40] + initialised[1] + initialised[2]);
 }
 
@@ -510,7 +510,7 @@ static pthread_barrier_t barrier;
 static void *add_later(void *argument)
 {
     pthread_barrier_wait(&barrier);
-    put_out();
+    evict();
     return (void *)(add_to_local((long)argument) + add_to_local(1));
 }
 
@@ -532,11 +532,11 @@ CASE(thread_locals_of_a_library)
         sum += (long)result;
     }
     say("%ld", sum);
-    put_out();
+    evict();
     pthread_barrier_init(&barrier, NULL, 1);
     say_thread("younger", NULL, add_later, NULL);
     say("%d", dlclose(handle));
-    put_out();
+    evict();
     say_thread("after it was closed", NULL, nothing, NULL);
 }
 
@@ -561,14 +561,14 @@ CASE(thread_locals_of_many_libraries)
         *(void **)&add_to_local = dlsym(handles[i], "add_to_local");
         sum += add_to_local(i);
         if (i % 13 == 0) {
-            put_out();
+            evict();
             say_thread("thread", NULL, add_later, (void *)(long)i);
         }
     }
     say("%ld", sum);
     for (int i = 0; i < 40; i += 2)
         dlclose(handles[i]);
-    put_out();
+    evict();
     say_thread("after half were closed", NULL, add_later, NULL);
 }
 
@@ -585,13 +585,13 @@ CASE(handlers_at_exit)
 {
     for (int i = 0; i < 200; i++)
         MUST(-(atexit(at_exit) != 0));
-    put_out();
+    evict();
     say("the end");
 }
 
 static void *leave(void *argument)
 {
-    put_out();
+    evict();
     exit((long)argument);
 }
 
@@ -607,7 +607,7 @@ CASE(exit_in_a_thread)
 static void *outlive(void *argument)
 {
     usleep(20000);
-    put_out();
+    evict();
     say("the last thread");
     return argument;
 }
@@ -617,7 +617,7 @@ CASE(main_ends_first)
     setlocale(LC_ALL, "C.UTF-8");
     pthread_t thread;
     MUST(-(pthread_create(&thread, NULL, outlive, NULL) != 0));
-    put_out();
+    evict();
     pthread_exit(NULL);
 }
 
@@ -634,7 +634,7 @@ CASE(handlers_of_fork)
         MUST(-(pthread_atfork(before_fork, in_parent, in_child) != 0));
     for (int round = 0; round < 2; round++) {
         fork_order = 0;
-        put_out();
+        evict();
         IN_CHILD("child")
             say("child %d", fork_order);
         say("parent %d", fork_order);
@@ -657,7 +657,7 @@ CASE(streams_in_a_child)
         setvbuf(files[i], NULL, _IOFBF, 1024);
         fprintf(files[i], "some text %d", i);
     }
-    put_out();
+    evict();
     IN_CHILD("child") {
         long good = 0;
         for (int i = 0; i < 150; i++)
@@ -672,7 +672,7 @@ CASE(names_in_a_child)
     say("%s", root ? root->pw_name : "nobody");
     struct servent *service = getservbyname("http", "tcp");
     (void)service;
-    put_out();
+    evict();
     IN_CHILD("child") {
         root = getpwuid(0);
         say("%s", root ? root->pw_name : "nobody");
@@ -680,7 +680,7 @@ CASE(names_in_a_child)
         say("%s", group ? group->gr_name : "none");
         exit(0);
     }
-    put_out();
+    evict();
     say("%s", getpwnam("root") ? "root" : "nobody");
 }
 
@@ -688,7 +688,7 @@ CASE(threads_of_a_child)
 {
     setlocale(LC_ALL, "C.UTF-8");
     say_thread("parent", NULL, classify, NULL);
-    put_out();
+    evict();
     IN_CHILD("child") {
         for (int i = 0; i < 5; i++)
             say_thread("child", NULL, classify, NULL);
@@ -700,14 +700,14 @@ CASE(children_of_a_thread_in_utf8)
 {
     setlocale(LC_ALL, "C.UTF-8");
     setenv("ANSWER", "42", 1);
-    put_out();
+    evict();
     char *arguments[] = {"sh", "-c", "exit $ANSWER", NULL};
     pid_t pid;
     say("%d", posix_spawn(&pid, "/bin/sh", NULL, NULL, arguments, environ));
     say_end("spawned", pid);
-    put_out();
+    evict();
     say("system %d", WEXITSTATUS(system("exit $ANSWER")));
-    put_out();
+    evict();
     FILE *pipe = popen("echo $ANSWER", "r");
     int number = 0;
     say("read %d", fscanf(pipe, "%d", &number));
@@ -718,7 +718,7 @@ CASE(abort_in_utf8)
 {
     setlocale(LC_ALL, "C.UTF-8");
     fprintf(fopen("/dev/null", "w"), "text");
-    put_out();
+    evict();
     abort();
 }
 
@@ -735,7 +735,7 @@ CASE(a_signal_to_a_thread)
 {
     setlocale(LC_ALL, "C.UTF-8");
     signal(SIGUSR1, strike);
-    put_out();
+    evict();
     say_thread("thread", NULL, raise_own, (void *)(long)SIGUSR1);
     say("struck %d", struck);
 }
@@ -746,7 +746,7 @@ CASE(a_converter)
 {
     iconv_t converter = iconv_open("UTF-16LE", "UTF-8");
     say("open: %d", converter != (iconv_t)-1);
-    put_out();
+    evict();
     char in[] = "\xc3\xa4\xe2\x82\xac", out[16];
     char *from = in, *to = out;
     size_t left = 5, room = sizeof out;
@@ -759,10 +759,10 @@ CASE(addresses_of_names)
 {
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found;
     for (int i = 0; i < 3; i++) {
-        put_out();
+        evict();
         say("%d", getaddrinfo("127.0.0.1", "80", &hints, &found));
         say("family %d, length %d", found->ai_family, found->ai_addrlen);
-        put_out();
+        evict();
         freeaddrinfo(found);
     }
 }
@@ -774,11 +774,11 @@ CASE(wide_text)
     for (int i = 0; i < 99999; i++)
         text[i] = 0xe4 + i % 100;
     text[99999] = 0;
-    put_out();
+    evict();
     char *bytes = malloc(300000);
     size_t len = wcstombs(bytes, text, 300000);
     say("%zu, %lx", len, checksum(bytes, len));
-    put_out();
+    evict();
     say("%zu", mbstowcs(text, bytes, 100000));
     say("%s", nl_langinfo(CODESET));
 }
@@ -788,7 +788,7 @@ CASE(expressions)
     regex_t expression;
     setlocale(LC_ALL, "C.UTF-8");
     say("%d", regcomp(&expression, "^([a-z]+)-([0-9]{2,4})\xc3\xa4*$", REG_EXTENDED | REG_ICASE));
-    put_out();
+    evict();
     long matches = 0;
     for (int i = 0; i < 2000; i++) {
         char text[64];
@@ -823,7 +823,7 @@ CASE(strings_without_end)
         strings[i] = strdup(text);
         tsearch(strings[i], &root, by_text);
     }
-    put_out();
+    evict();
     say_thread("thread", NULL, classify, NULL);
     for (int i = 0; i < 60000; i++) {
         char *text;
@@ -850,7 +850,7 @@ CASE(threads_that_format)
 {
     setlocale(LC_ALL, "C.UTF-8");
     for (int i = 0; i < 4; i++) {
-        put_out();
+        evict();
         say_thread("thread", NULL, format, NULL);
     }
 }

@@ -35,7 +35,7 @@ static void mapped(void) {
 
 static void blocked(void) {
     void *data = filled(MIB, 2);
-    push_out_data(data, MIB);
+    evict_data(data, MIB);
     uint64_t mask = 1ul << (SIGBUS - 1);
     /* The mask is on the stack, which is not swapped out, so the kernel can read it. */
     call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, 0, sizeof mask, 0, 0);

@@ -36,7 +36,7 @@ static void small_steps(void) {
     size_t step = bytes / option_number("steps", 96) / 8 * 8;
     bytes -= bytes % step;
     char *block = grown(bytes, step, 1);
-    push_out_data(block, bytes);
+    evict_data(block, bytes);
     verify_random("a block that grew", block, bytes, 1);
     free(block);
 }
@@ -48,14 +48,14 @@ static void longer_and_shorter(void) {
     size_t kept = 2 * MIB;
     char *block = resized(NULL, kept);
     fill_random(block, kept, 2);
-    push_out_data(block, kept);
+    evict_data(block, kept);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         block = resized(block, sizes[i]);
         if (sizes[i] < kept) kept = sizes[i];
         verify_random("the kept part of a block", block, kept, 2);
         fill_piece(block, kept / 8 * 8, sizes[i] / 8 * 8, 2);
         kept = sizes[i] / 8 * 8;
-        if (i % 3 == 0) push_out(block, kept);
+        if (i % 3 == 0) evict(block, kept);
     }
     verify_random("the block at the end", block, kept, 2);
     free(block);
@@ -71,7 +71,7 @@ static void blocks_of_every_origin(void) {
                       memalign(64, 2 * MIB), valloc(2 * MIB)};
     enum { COUNT = sizeof blocks / sizeof *blocks };
     for (size_t i = 0; i < COUNT; i++) fill_random(blocks[i], 2 * MIB, 30 + i);
-    push_out_data(blocks[3], 2 * MIB);
+    evict_data(blocks[3], 2 * MIB);
     for (size_t i = 0; i < COUNT; i++) {
         blocks[i] = reallocarray(blocks[i], 5 + i, MIB);
         CHECK(blocks[i], "reallocarray: %s", strerror(errno));
@@ -86,7 +86,7 @@ static void blocks_of_every_origin(void) {
 
 static void what_cannot_be_had(void) {
     char *block = grown(3 * MIB, MIB, 4);
-    push_out_data(block, 3 * MIB);
+    evict_data(block, 3 * MIB);
     volatile size_t sizes[] = {SIZE_MAX, SIZE_MAX - 4096, PTRDIFF_MAX};
     for (size_t i = 0; i < 3; i++) {
         errno = 0;
@@ -109,7 +109,7 @@ static void many_at_once(void) {
         fill_piece(blocks[i], 0, 64, i);
         fill_piece(blocks[i], 2 * MIB - 64, 2 * MIB, i);
     }
-    push_out_data(blocks[COUNT / 2], 64);
+    evict_data(blocks[COUNT / 2], 64);
     for (size_t i = 0; i < COUNT; i++) blocks[i] = resized(blocks[i], 4 * MIB);
     for (size_t i = 0; i < COUNT; i++) {
         verify_random("the start of a block", blocks[i], 64, i);
@@ -190,7 +190,7 @@ static void fork_in_between(void) {
     char *block = grown(2 * MIB, MIB / 8, 6);
     start_threads();
     for (size_t i = 0; i < 12; i++) {
-        push_out(block, 2 * MIB);
+        evict(block, 2 * MIB);
         if (i == 6 && inject_now()) block[12345] ^= 1;
         pid_t child = CALL(fork());
         if (child == 0) in_the_child(block);

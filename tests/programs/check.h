@@ -309,7 +309,7 @@ HELPER void count_out(const void *at, size_t bytes) {
 }
 
 /* Puts memory under pressure until `at` should be swapped out. */
-HELPER void push_out(const void *at, size_t bytes) {
+HELPER void evict(const void *at, size_t bytes) {
     if (atomic_load(&pressure.churning)) {
         unsigned long until = atomic_load(&pressure.sweeps) + 2;
         while (atomic_load(&pressure.sweeps) < until) usleep(1000);
@@ -319,10 +319,10 @@ HELPER void push_out(const void *at, size_t bytes) {
     count_out(at, bytes);
 }
 
-/* Like push_out, for memory whose content the case compares afterwards. `--corrupt` flips a bit
+/* Like evict, for memory whose content the case compares afterwards. `--corrupt` flips a bit
  * of the memory. */
-HELPER void push_out_data(void *at, size_t bytes) {
-    push_out(at, bytes);
+HELPER void evict_data(void *at, size_t bytes) {
+    evict(at, bytes);
     if (inject_now()) ((volatile uint8_t *)at)[bytes / 2] ^= 0x10;
 }
 

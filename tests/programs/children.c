@@ -11,7 +11,7 @@ static size_t data_bytes;
 
 static void change(uint64_t seed, const char *when) {
     fill_random(data, data_bytes, seed);
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     if (inject_now()) data[data_bytes / 2] ^= 1;
     verify_random(when, data, data_bytes, seed);
 }
@@ -29,7 +29,7 @@ static void restore(void) { fill_random(data, data_bytes, 1); }
 static void each_changes_all(void) {
     enum { CHILDREN = 4 };
     pid_t children[CHILDREN];
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     for (int at = 0; at < CHILDREN; at++) {
         children[at] = CALL(fork());
         if (children[at] == 0) {
@@ -44,7 +44,7 @@ static void each_changes_all(void) {
 }
 
 static void both_write(void) {
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     pid_t child = CALL(fork());
     verify_random("the common data", data, data_bytes, 1);
     for (uint64_t round = 0; round < 4; round++)
@@ -60,7 +60,7 @@ static void one_outlives_its_parent(void) {
     int said[2], gone[2];
     CALL(pipe(said));
     CALL(pipe(gone));
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     pid_t parent = CALL(fork());
     if (parent == 0) {
         change(400, "the parent's changes");
@@ -93,7 +93,7 @@ static void generation(uint64_t depth) {
         verify_random("what a generation inherited", data, data_bytes, 500 + depth);
         /* Change one half. The other half remains shared with the ancestors. */
         fill_random(data, data_bytes / 2, 600 + depth);
-        push_out(data, data_bytes);
+        evict(data, data_bytes);
         verify_random("the half that was written", data, data_bytes / 2, 600 + depth);
         change(501 + depth, "changes of one generation");
         if (depth < 3) generation(depth + 1);
@@ -162,7 +162,7 @@ static void beside_threads(void) {
     }
     atomic_store(&has_ended, true);
     for (int at = 0; at < 2; at++) PTHREAD(pthread_join(threads[at], NULL));
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     verify_random("data of the parent with several threads", data, data_bytes, 1);
 }
 

@@ -64,11 +64,11 @@ static void close_pair(const int pair[2]) {
 static void pipes(void) {
     enum { BYTES = 60000 };
     int *ends = allocate(2 * sizeof(int));
-    push_out(ends, 2 * sizeof(int));
+    evict(ends, 2 * sizeof(int));
     CALL(pipe2(ends, O_CLOEXEC));
     char *source = block(BYTES, 1), *target = block(BYTES, 2);
-    push_out_data(source, BYTES);
-    push_out(target, BYTES);
+    evict_data(source, BYTES);
+    evict(target, BYTES);
     EXPECT(BYTES, write(ends[1], source, BYTES));
     EXPECT(BYTES, read(ends[0], target, BYTES));
     verify_random("pipe", target, BYTES, 1);
@@ -81,19 +81,19 @@ static void pipes(void) {
 static void large_file(void) {
     size_t bytes = 8 * MIB + 123;
     char *path = fresh_path("large"), *source = block(bytes, 3), *target = block(bytes, 4);
-    push_out(path, strlen(path));
+    evict(path, strlen(path));
     int file = CALL(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    push_out_data(source, bytes);
+    evict_data(source, bytes);
     EXPECT(bytes, write(file, source, bytes));
-    push_out(target, bytes);
+    evict(target, bytes);
     EXPECT(0, lseek(file, 0, SEEK_SET));
     EXPECT(bytes, read(file, target, bytes));
     verify_random("read of a file", target, bytes, 3);
 
     fill_random(source, bytes, 5);
-    push_out(source, bytes);
+    evict(source, bytes);
     EXPECT(MIB, pwrite(file, source, MIB, 4096));
-    push_out(target, bytes);
+    evict(target, bytes);
     EXPECT(MIB, pread(file, target, MIB, 4096));
     verify_random("pread", target, MIB, 5);
     CALL(close(file));
@@ -110,15 +110,15 @@ static void stdio(void) {
     FILE *file = fopen(path, "w+e");
     CHECK(file != NULL, "fopen: %s", strerror(errno));
     EXPECT(0, setvbuf(file, buffer, _IOFBF, 256 * 1024));
-    push_out_data(source, bytes);
-    push_out(buffer, 256 * 1024);
+    evict_data(source, bytes);
+    evict(buffer, 256 * 1024);
     for (size_t at = 0; at < bytes; at += 1000) {
         size_t size = bytes - at < 1000 ? bytes - at : 1000;
         EXPECT(size, fwrite(source + at, 1, size, file));
     }
-    push_out(buffer, 256 * 1024);
+    evict(buffer, 256 * 1024);
     rewind(file);
-    push_out(target, bytes);
+    evict(target, bytes);
     EXPECT(bytes, fread(target, 1, bytes, file));
     verify_random("fread", target, bytes, 6);
     EXPECT(0, fclose(file));
@@ -140,18 +140,18 @@ static void vectors(void) {
         out[i] = (struct iovec){block(BYTES, 10 + i), BYTES};
         in[i] = (struct iovec){block(BYTES, 99), BYTES};
     }
-    push_out_data(out[PARTS / 2].iov_base, BYTES);
-    push_out(out, PARTS * sizeof *out);
+    evict_data(out[PARTS / 2].iov_base, BYTES);
+    evict(out, PARTS * sizeof *out);
     EXPECT(PARTS * BYTES, writev(ends[1], out, PARTS));
-    push_out(in, PARTS * sizeof *in);
+    evict(in, PARTS * sizeof *in);
     EXPECT(PARTS * BYTES, readv(ends[0], in, PARTS));
     for (size_t i = 0; i < PARTS; i++)
         verify_random("readv", in[i].iov_base, BYTES, 10 + i);
 
     for (size_t i = 0; i < PARTS; i++) fill_random(in[i].iov_base, BYTES, 98);
-    push_out(out, PARTS * sizeof *out);
+    evict(out, PARTS * sizeof *out);
     EXPECT(PARTS * BYTES, pwritev(file, out, PARTS, 100));
-    push_out(in, PARTS * sizeof *in);
+    evict(in, PARTS * sizeof *in);
     EXPECT(PARTS * BYTES, preadv(file, in, PARTS, 100));
     for (size_t i = 0; i < PARTS; i++) {
         verify_random("preadv", in[i].iov_base, BYTES, 10 + i);
@@ -175,19 +175,19 @@ static void long_vectors(void) {
         {source, 100}, {source + 100, bytes - 5100}, {source + bytes - 5000, 5000}};
     struct iovec in[3] = {
         {target, bytes / 2}, {target + bytes / 2, 7}, {target + bytes / 2 + 7, bytes / 2 - 7}};
-    push_out_data(source, bytes);
+    evict_data(source, bytes);
     EXPECT(bytes, writev(file, out, (int)parts));
     EXPECT(0, lseek(file, 0, SEEK_SET));
-    push_out(target, bytes);
+    evict(target, bytes);
     EXPECT(bytes, readv(file, in, (int)parts));
     verify_random("long readv", target, bytes, 20);
     EXPECT(0, readv(file, in, (int)parts));
 
     fill_random(source, bytes, 22);
-    push_out(source, bytes);
+    evict(source, bytes);
     EXPECT(bytes, pwritev(file, out, (int)parts, 4096));
     EXPECT(bytes, lseek(file, 0, SEEK_CUR));
-    push_out(target, bytes);
+    evict(target, bytes);
     EXPECT(bytes, preadv(file, in, (int)parts, 4096));
     verify_random("long preadv", target, bytes, 22);
     EXPECT(bytes - 4096, preadv2(file, in, (int)parts, 8192, 0));
@@ -209,7 +209,7 @@ static void *write_later(void *argument) {
     /* The reader now sleeps inside the system call: its buffer must remain valid under memory
      * pressure. */
     usleep(20000);
-    push_out(later->data, later->bytes);
+    evict(later->data, later->bytes);
     EXPECT(later->bytes, write(later->file, later->data, later->bytes));
     return NULL;
 }
@@ -219,8 +219,8 @@ static void blocked_reader(void) {
     int ends[2];
     CALL(pipe2(ends, O_CLOEXEC));
     char *source = block(BYTES, 30), *target = block(BYTES, 31);
-    push_out_data(source, BYTES);
-    push_out(target, BYTES);
+    evict_data(source, BYTES);
+    evict(target, BYTES);
     struct delayed_write later = {ends[1], source, BYTES};
     pthread_t writer;
     PTHREAD(pthread_create(&writer, NULL, write_later, &later));
@@ -237,14 +237,14 @@ static void copies_between_files(void) {
     char *path = fresh_path("copies"), *source = block(BYTES, 32), *target = block(BYTES, 33);
     int file = CALL(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     int other = CALL(open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-    push_out_data(source, BYTES);
+    evict_data(source, BYTES);
     EXPECT(BYTES, write(file, source, BYTES));
     off_t zero = 0;
     off_t *offset = HEAP(zero);
-    push_out(offset, sizeof *offset);
+    evict(offset, sizeof *offset);
     EXPECT(BYTES, sendfile(other, file, offset, BYTES));
     EXPECT(BYTES, *offset);
-    push_out(target, BYTES);
+    evict(target, BYTES);
     EXPECT(BYTES, pread(other, target, BYTES, 0));
     verify_random("sendfile", target, BYTES, 32);
     CALL(close(file));
@@ -261,19 +261,19 @@ static void copies_between_files(void) {
 static void sockets(void) {
     enum { BYTES = 9000 };
     int *pair = allocate(2 * sizeof(int));
-    push_out(pair, 2 * sizeof(int));
+    evict(pair, 2 * sizeof(int));
     CALL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
     char *source = block(BYTES, 40), *target = block(BYTES, 41);
 
-    push_out_data(source, BYTES);
-    push_out(target, BYTES);
+    evict_data(source, BYTES);
+    evict(target, BYTES);
     EXPECT(BYTES, send(pair[0], source, BYTES, 0));
     EXPECT(BYTES, recv(pair[1], target, BYTES, MSG_WAITALL));
     verify_random("recv", target, BYTES, 40);
 
     fill_random(target, BYTES, 42);
-    push_out(source, BYTES);
-    push_out(target, BYTES);
+    evict(source, BYTES);
+    evict(target, BYTES);
     EXPECT(BYTES, sendto(pair[1], source, BYTES, 0, NULL, 0));
     EXPECT(BYTES, recvfrom(pair[0], target, BYTES, MSG_WAITALL, NULL, NULL));
     verify_random("recvfrom", target, BYTES, 40);
@@ -309,11 +309,11 @@ static void socket_messages(void) {
     control->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(control), &pair[0], sizeof(int));
 
-    push_out_data(source, 2 * BYTES);
-    push_out(out, sizeof *out);
+    evict_data(source, 2 * BYTES);
+    evict(out, sizeof *out);
     EXPECT(2 * BYTES, sendmsg(pair[0], out, 0));
-    push_out(in, sizeof *in);
-    push_out(target, 2 * BYTES);
+    evict(in, sizeof *in);
+    evict(target, 2 * BYTES);
     EXPECT(2 * BYTES, recvmsg(pair[1], in, MSG_CMSG_CLOEXEC));
     verify_random("recvmsg", target, 2 * BYTES, 43);
     control = CMSG_FIRSTHDR(in);
@@ -331,13 +331,13 @@ static void socket_messages(void) {
     CHECK(many, "calloc");
     for (size_t i = 0; i < 2; i++)
         many[i].msg_hdr = (struct msghdr){.msg_iov = &out_parts[i], .msg_iovlen = 1};
-    push_out(many, 2 * sizeof *many);
+    evict(many, 2 * sizeof *many);
     EXPECT(2, sendmmsg(pair[0], many, 2, 0));
     EXPECT(BYTES, many[1].msg_len);
     for (size_t i = 0; i < 2; i++) many[i].msg_hdr.msg_iov = &in_parts[i];
     fill_random(target, 2 * BYTES, 45);
-    push_out(many, 2 * sizeof *many);
-    push_out(target, 2 * BYTES);
+    evict(many, 2 * sizeof *many);
+    evict(target, 2 * BYTES);
     EXPECT(2, recvmmsg(pair[1], many, 2, 0, NULL));
     EXPECT(BYTES, many[0].msg_len);
     verify_random("recvmmsg", target, 2 * BYTES, 43);
@@ -376,7 +376,7 @@ static void long_message(void) {
     CALL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
     char *source = allocate(LONG_MIB * MIB);
     for (size_t i = 0; i < LONG_MIB; i++) fill_random(source + i * MIB, MIB, 800 + i);
-    push_out_data(source, LONG_MIB * MIB);
+    evict_data(source, LONG_MIB * MIB);
     pthread_t receiver;
     PTHREAD(pthread_create(&receiver, NULL, receive_long, &pair[1]));
     struct iovec out[2] = {{source, 12345}, {source + 12345, LONG_MIB * MIB - 12345}};
@@ -399,30 +399,30 @@ static void socket_addresses(void) {
     socklen_t *heap_length = HEAP(length);
     int server = CALL(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     int client = CALL(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    push_out(name, sizeof *name);
+    evict(name, sizeof *name);
     CALL(bind(server, (struct sockaddr *)name, sizeof *name));
     CALL(listen(server, 1));
-    push_out(name, sizeof *name);
+    evict(name, sizeof *name);
     CALL(getsockname(server, (struct sockaddr *)name, heap_length));
     EXPECT(sizeof local, *heap_length);
     struct sockaddr_in address = *name;
-    push_out_data(&name->sin_family, sizeof name->sin_family);
+    evict_data(&name->sin_family, sizeof name->sin_family);
     CALL(connect(client, (struct sockaddr *)name, sizeof *name));
-    push_out(name, sizeof *name);
+    evict(name, sizeof *name);
     int accepted = CALL(accept4(server, (struct sockaddr *)name, heap_length, SOCK_CLOEXEC));
     CHECK(name->sin_family == AF_INET && name->sin_port != address.sin_port,
           "accept: not the client's address");
-    push_out(name, sizeof *name);
+    evict(name, sizeof *name);
     CALL(getpeername(client, (struct sockaddr *)name, heap_length));
     EXPECT(address.sin_port, name->sin_port);
 
     int one = 1;
     int *value = HEAP(one);
-    push_out(value, sizeof *value);
+    evict(value, sizeof *value);
     CALL(setsockopt(client, SOL_SOCKET, SO_KEEPALIVE, value, sizeof *value));
     *value = -1;
     *heap_length = sizeof *value;
-    push_out(value, sizeof *value);
+    evict(value, sizeof *value);
     CALL(getsockopt(client, SOL_SOCKET, SO_KEEPALIVE, value, heap_length));
     EXPECT(1, *value);
     EXPECT(sizeof *value, *heap_length);
@@ -439,56 +439,56 @@ static void socket_addresses(void) {
 static void paths(void) {
     char *path = fresh_path("path"), *other = fresh_path("other"), *link = fresh_path("link");
     struct stat *status = allocate(sizeof *status);
-    push_out_data(path, strlen(path));
+    evict_data(path, strlen(path));
     CALL(close(CALL(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0640))));
-    push_out(path, strlen(path));
+    evict(path, strlen(path));
     CALL(chmod(path, 0600));
     CALL(truncate(path, 4321));
-    push_out(status, sizeof *status);
+    evict(status, sizeof *status);
     CALL(stat(path, status));
     EXPECT(4321, status->st_size);
     EXPECT(0600, status->st_mode & 0777);
     memset(status, 0xff, sizeof *status);
-    push_out(status, sizeof *status);
+    evict(status, sizeof *status);
     CALL(lstat(path, status));
     EXPECT(4321, status->st_size);
     CALL(access(path, R_OK));
     struct statx *extended = allocate(sizeof *extended);
-    push_out(extended, sizeof *extended);
+    evict(extended, sizeof *extended);
     CALL(statx(AT_FDCWD, path, 0, STATX_SIZE, extended));
     EXPECT(4321, extended->stx_size);
     struct statfs *system = allocate(sizeof *system);
-    push_out(system, sizeof *system);
+    evict(system, sizeof *system);
     CALL(statfs(path, system));
     CHECK(system->f_bsize > 0, "statfs: no block size");
     struct timespec times[2] = {{1000, 0}, {2000, 0}};
     struct timespec *heap_times = heap_copy(times, sizeof times);
-    push_out(heap_times, sizeof times);
+    evict(heap_times, sizeof times);
     CALL(utimensat(AT_FDCWD, path, heap_times, 0));
     CALL(stat(path, status));
     EXPECT(2000, status->st_mtim.tv_sec);
 
-    push_out(other, strlen(other));
+    evict(other, strlen(other));
     CALL(rename(path, other));
     EXPECT_ERRNO(ENOENT, access(path, F_OK));
-    push_out(link, strlen(link));
+    evict(link, strlen(link));
     CALL(symlink(other, link));
     char *target = block(PATH_MAX, 50);
-    push_out(target, PATH_MAX);
+    evict(target, PATH_MAX);
     ssize_t length = CALL(readlink(link, target, PATH_MAX - 1));
     target[length] = 0;
     CHECK(strcmp(target, other) == 0, "readlink: expected '%s', got '%s'", other, target);
     char *real_other = realpath(other, NULL);
-    push_out(target, PATH_MAX);
-    push_out(link, strlen(link));
+    evict(target, PATH_MAX);
+    evict(link, strlen(link));
     CHECK(realpath(link, target) == target, "realpath: %s", strerror(errno));
     CHECK(real_other && strcmp(target, real_other) == 0, "realpath: expected '%s', got '%s'",
           real_other, target);
-    push_out(link, strlen(link));
+    evict(link, strlen(link));
     CALL(unlink(link));
-    push_out(other, strlen(other));
+    evict(other, strlen(other));
     CALL(unlink(other));
-    push_out(path, strlen(path));
+    evict(path, strlen(path));
     CALL(mkdir(path, 0700));
     CALL(rmdir(path));
     free(heap_times);
@@ -506,9 +506,9 @@ static void working_directory(void) {
     char expected[PATH_MAX]; /* the stack is not swapped */
     CHECK(getcwd(expected, sizeof expected), "getcwd: %s", strerror(errno));
     char *got = block(PATH_MAX, 51);
-    push_out(got, PATH_MAX);
+    evict(got, PATH_MAX);
     CHECK(getcwd(got, PATH_MAX) == got, "getcwd: %s", strerror(errno));
-    push_out_data(got, 1);
+    evict_data(got, 1);
     CHECK(strcmp(got, expected) == 0, "getcwd: expected '%s', got '%s'", expected, got);
     free(got);
 }
@@ -525,7 +525,7 @@ static void directories(void) {
     DIR *entries = opendir(path);
     CHECK(entries, "opendir: %s", strerror(errno));
     /* The C library allocated the stream's buffer. The case does not know its address. */
-    push_out_data(path, strlen(path));
+    evict_data(path, strlen(path));
     bool seen[FILES] = {false};
     int found = 0, i;
     for (struct dirent *entry; (entry = readdir(entries));) {
@@ -534,7 +534,7 @@ static void directories(void) {
         CHECK(i >= 0 && i < FILES && !seen[i], "readdir: '%s' is wrong or listed twice",
               entry->d_name);
         seen[i] = true;
-        if (++found % 100 == 0) push_out(path, strlen(path));
+        if (++found % 100 == 0) evict(path, strlen(path));
     }
     EXPECT(FILES, found);
     EXPECT(0, closedir(entries));
@@ -553,7 +553,7 @@ static void randomness(void) {
     enum { BYTES = 100000 };
     char *at = calloc(1, BYTES);
     CHECK(at, "calloc");
-    push_out(at, BYTES);
+    evict(at, BYTES);
     for (size_t done = 0; done < BYTES;)
         done += (size_t)CALL(getrandom(at + done, BYTES - done, 0));
     if (inject_now()) memset(at + BYTES / 2, 0, PAGE);
@@ -561,7 +561,7 @@ static void randomness(void) {
         static const char zeros[32];
         CHECK(memcmp(at + i, zeros, 32) != 0, "getrandom left zeros at byte %zu", i);
     }
-    push_out(at, 256);
+    evict(at, 256);
     CALL(getentropy(at, 256));
     free(at);
 }
@@ -572,9 +572,9 @@ static void waiting_for_descriptors(void) {
     int poller = CALL(epoll_create1(EPOLL_CLOEXEC));
     struct epoll_event *event = allocate(sizeof *event), *events = allocate(64 * sizeof *events);
     *event = (struct epoll_event){.events = EPOLLIN, .data.u64 = 0x1234567890abcdef};
-    push_out_data(&event->data, sizeof event->data);
+    evict_data(&event->data, sizeof event->data);
     CALL(epoll_ctl(poller, EPOLL_CTL_ADD, ends[0], event));
-    push_out(events, 64 * sizeof *events);
+    evict(events, 64 * sizeof *events);
     EXPECT(0, epoll_wait(poller, events, 64, 0));
     EXPECT(1, write(ends[1], "x", 1));
     EXPECT(1, epoll_wait(poller, events, 64, 10000));
@@ -583,14 +583,14 @@ static void waiting_for_descriptors(void) {
     struct pollfd *polled = allocate(2 * sizeof *polled);
     polled[0] = (struct pollfd){.fd = ends[0], .events = POLLIN};
     polled[1] = (struct pollfd){.fd = ends[1], .events = POLLIN};
-    push_out(polled, 2 * sizeof *polled);
+    evict(polled, 2 * sizeof *polled);
     EXPECT(1, poll(polled, 2, 10000));
     EXPECT(POLLIN, polled[0].revents);
     EXPECT(0, polled[1].revents);
     polled[0].revents = 0;
     struct timespec second = {1, 0};
     struct timespec *limit = HEAP(second);
-    push_out(polled, 2 * sizeof *polled);
+    evict(polled, 2 * sizeof *polled);
     EXPECT(1, ppoll(polled, 2, limit, NULL));
     EXPECT(POLLIN, polled[0].revents);
 
@@ -599,15 +599,15 @@ static void waiting_for_descriptors(void) {
     FD_ZERO(set);
     FD_SET(ends[0], set);
     *time = (struct timeval){10, 0};
-    push_out(set, sizeof *set);
+    evict(set, sizeof *set);
     EXPECT(1, select(ends[0] + 1, set, NULL, NULL, time));
     CHECK(FD_ISSET(ends[0], set), "select: the set is empty");
-    push_out(set, sizeof *set);
+    evict(set, sizeof *set);
     EXPECT(1, pselect(ends[0] + 1, set, NULL, NULL, limit, NULL));
 
     int *ready = calloc(1, sizeof *ready);
     CHECK(ready, "calloc");
-    push_out(ready, sizeof *ready);
+    evict(ready, sizeof *ready);
     CALL(ioctl(ends[0], FIONREAD, ready));
     EXPECT(1, *ready);
     free(ready);
@@ -625,13 +625,13 @@ static void clocks(void) {
     struct timespec before, after, *now = calloc(1, sizeof *now);
     CHECK(now, "calloc");
     CALL(clock_gettime(CLOCK_MONOTONIC, &before));
-    push_out(now, sizeof *now);
+    evict(now, sizeof *now);
     CALL(clock_gettime(CLOCK_MONOTONIC, now));
     struct timespec first = *now;
     /* Without the vDSO the kernel writes the result. */
-    push_out(now, sizeof *now);
+    evict(now, sizeof *now);
     CALL(syscall(SYS_clock_gettime, CLOCK_MONOTONIC, now));
-    push_out_data(&now->tv_sec, sizeof now->tv_sec);
+    evict_data(&now->tv_sec, sizeof now->tv_sec);
     CALL(clock_gettime(CLOCK_MONOTONIC, &after));
     CHECK(first.tv_sec >= before.tv_sec && now->tv_sec >= first.tv_sec &&
               now->tv_sec <= after.tv_sec,
@@ -639,29 +639,29 @@ static void clocks(void) {
           (long long)now->tv_sec, (long long)before.tv_sec, (long long)after.tv_sec);
 
     *now = (struct timespec){0, 1000000};
-    push_out(now, sizeof *now);
+    evict(now, sizeof *now);
     CALL(nanosleep(now, now));
     struct timeval *day = calloc(1, sizeof *day);
-    push_out(day, sizeof *day);
+    evict(day, sizeof *day);
     CALL(syscall(SYS_gettimeofday, day, NULL));
     CHECK(day->tv_sec > 1600000000, "gettimeofday: %lld", (long long)day->tv_sec);
     struct tms *used = allocate(sizeof *used);
     memset(used, 0xff, sizeof *used);
-    push_out(used, sizeof *used);
+    evict(used, sizeof *used);
     CHECK(times(used) != (clock_t)-1 && used->tms_utime >= 0, "times: %s", strerror(errno));
     struct rusage *usage = allocate(sizeof *usage);
     memset(usage, 0xff, sizeof *usage);
-    push_out(usage, sizeof *usage);
+    evict(usage, sizeof *usage);
     CALL(getrusage(RUSAGE_SELF, usage));
     CHECK(usage->ru_maxrss > 0 && usage->ru_utime.tv_sec >= 0, "getrusage: nothing");
 
     int timer = CALL(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
     struct itimerspec soon = {.it_value = {0, 1000000}};
     struct itimerspec *setting = HEAP(soon);
-    push_out(setting, sizeof *setting);
+    evict(setting, sizeof *setting);
     CALL(timerfd_settime(timer, 0, setting, NULL));
     uint64_t *expirations = calloc(1, 8);
-    push_out(expirations, 8);
+    evict(expirations, 8);
     EXPECT(8, read(timer, expirations, 8));
     EXPECT(1, *expirations);
     CALL(close(timer));
@@ -675,22 +675,22 @@ static void clocks(void) {
 
 static void small_structures(void) {
     struct utsname *names = allocate(sizeof *names);
-    push_out(names, sizeof *names);
+    evict(names, sizeof *names);
     CALL(uname(names));
     CHECK(strcmp(names->sysname, "Linux") == 0, "uname: '%s'", names->sysname);
     struct rlimit *limit = calloc(1, sizeof *limit);
-    push_out(limit, sizeof *limit);
+    evict(limit, sizeof *limit);
     CALL(getrlimit(RLIMIT_NOFILE, limit));
     CHECK(limit->rlim_cur > 0, "getrlimit: zero");
     cpu_set_t *cpus = calloc(1, sizeof *cpus);
-    push_out(cpus, sizeof *cpus);
+    evict(cpus, sizeof *cpus);
     CALL(sched_getaffinity(0, sizeof *cpus, cpus));
     CHECK(CPU_COUNT(cpus) > 0, "sched_getaffinity: none");
     uint64_t five = 5, *value = HEAP(five);
     int event = CALL(eventfd(0, EFD_CLOEXEC));
-    push_out_data(value, 8);
+    evict_data(value, 8);
     EXPECT(8, write(event, value, 8));
-    push_out(value, 8);
+    evict(value, 8);
     EXPECT(8, read(event, value, 8));
     EXPECT(5, *value);
     CALL(close(event));
@@ -731,11 +731,11 @@ static void locks(void) {
     pthread_t other;
     PTHREAD(pthread_create(&other, NULL, rally_side, rally));
     for (int i = 0; i < 200; i++) {
-        if (i == 100) push_out(rally, sizeof *rally); /* the other thread waits on the condition */
+        if (i == 100) evict(rally, sizeof *rally); /* the other thread waits on the condition */
         take_turn(rally, 0);
     }
     PTHREAD(pthread_join(other, NULL));
-    push_out_data(&rally->count, 8);
+    evict_data(&rally->count, 8);
     EXPECT(400, rally->count);
     PTHREAD(pthread_mutex_destroy(&rally->lock));
     PTHREAD(pthread_cond_destroy(&rally->turn_changed));
@@ -745,9 +745,9 @@ static void locks(void) {
 static void *wake_later(void *argument) {
     uint32_t *word = argument;
     usleep(20000);
-    push_out(word, sizeof *word);
+    evict(word, sizeof *word);
     __atomic_store_n(word, 8, __ATOMIC_SEQ_CST);
-    push_out(word, sizeof *word);
+    evict(word, sizeof *word);
     CALL(syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0));
     return NULL;
 }
@@ -757,14 +757,14 @@ static void futexes(void) {
     uint32_t *word = HEAP(seven);
     struct timespec moment = {0, 5000000};
     struct timespec *limit = HEAP(moment);
-    push_out_data(word, sizeof *word);
-    push_out(limit, sizeof *limit);
+    evict_data(word, sizeof *word);
+    evict(limit, sizeof *limit);
     EXPECT_ERRNO(EAGAIN, syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 6, limit, NULL, 0));
-    push_out(word, sizeof *word);
+    evict(word, sizeof *word);
     EXPECT_ERRNO(ETIMEDOUT, syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 7, limit, NULL, 0));
     pthread_t waker;
     PTHREAD(pthread_create(&waker, NULL, wake_later, word));
-    push_out(word, sizeof *word);
+    evict(word, sizeof *word);
     while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == 7) {
         long result = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 7, NULL, NULL, 0);
         CHECK(result == 0 || errno == EAGAIN || errno == EINTR, "futex: %s", strerror(errno));
@@ -773,7 +773,7 @@ static void futexes(void) {
     EXPECT(8, *word);
     sem_t *semaphore = allocate(sizeof *semaphore);
     CALL(sem_init(semaphore, 0, 1));
-    push_out(semaphore, sizeof *semaphore);
+    evict(semaphore, sizeof *semaphore);
     CALL(sem_wait(semaphore));
     EXPECT_ERRNO(EAGAIN, sem_trywait(semaphore));
     CALL(sem_destroy(semaphore));
@@ -793,9 +793,9 @@ static void signal_structures(void) {
     set->sa_handler = count_signal;
     set->sa_flags = SA_RESTART;
     sigaddset(&set->sa_mask, SIGUSR1);
-    push_out_data(&set->sa_mask, 1);
+    evict_data(&set->sa_mask, 1);
     CALL(sigaction(SIGUSR2, set, NULL));
-    push_out(got, sizeof *got);
+    evict(got, sizeof *got);
     CALL(sigaction(SIGUSR2, NULL, got));
     CHECK(got->sa_handler == count_signal, "sigaction: returned another handler");
     CHECK(got->sa_flags & SA_RESTART, "sigaction: SA_RESTART is missing");
@@ -808,23 +808,23 @@ static void signal_structures(void) {
     sigset_t *mask = allocate(sizeof *mask), *old = allocate(sizeof *old);
     sigemptyset(mask);
     sigaddset(mask, SIGUSR2);
-    push_out(mask, sizeof *mask);
-    push_out(old, sizeof *old);
+    evict(mask, sizeof *mask);
+    evict(old, sizeof *old);
     CALL(sigprocmask(SIG_BLOCK, mask, old));
     EXPECT(0, sigismember(old, SIGUSR2));
     CALL(raise(SIGUSR2));
     EXPECT(SIGUSR2, atomic_load(&handled));
     sigset_t *pending = allocate(sizeof *pending);
-    push_out(pending, sizeof *pending);
+    evict(pending, sizeof *pending);
     CALL(sigpending(pending));
     EXPECT(1, sigismember(pending, SIGUSR2));
     siginfo_t *info = allocate(sizeof *info);
     struct timespec second = {1, 0};
     struct timespec *limit = HEAP(second);
-    push_out(info, sizeof *info);
+    evict(info, sizeof *info);
     EXPECT(SIGUSR2, sigtimedwait(mask, info, limit));
     EXPECT(getpid(), info->si_pid);
-    push_out(old, sizeof *old);
+    evict(old, sizeof *old);
     CALL(sigprocmask(SIG_SETMASK, old, NULL));
     CALL(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = SIG_DFL}, NULL));
     free(limit);
@@ -849,7 +849,7 @@ static void helper_threads(void) {
     request->aio_fildes = file;
     request->aio_buf = source;
     request->aio_nbytes = BYTES;
-    push_out_data(source, BYTES);
+    evict_data(source, BYTES);
     if (aio_write(request) == 0) {
         while (aio_error(request) == EINPROGRESS) usleep(1000);
         EXPECT(BYTES, aio_return(request));
@@ -857,7 +857,7 @@ static void helper_threads(void) {
         EXPECT(ENOSYS, errno);
         EXPECT(BYTES, pwrite(file, source, BYTES, 0));
     }
-    push_out(target, BYTES);
+    evict(target, BYTES);
     EXPECT(BYTES, pread(file, target, BYTES, 0));
     verify_random("asynchronous write", target, BYTES, 70);
 
@@ -866,13 +866,13 @@ static void helper_threads(void) {
     CHECK(timer && event, "calloc");
     event->sigev_notify = SIGEV_THREAD;
     event->sigev_notify_function = wake_nobody;
-    push_out(event, sizeof *event);
+    evict(event, sizeof *event);
     if (timer_create(CLOCK_MONOTONIC, event, timer) == 0)
         CALL(timer_delete(*timer));
     else
         EXPECT(ENOTSUP, errno);
     event->sigev_notify = SIGEV_NONE;
-    push_out(event, sizeof *event);
+    evict(event, sizeof *event);
     CALL(timer_create(CLOCK_MONOTONIC, event, timer));
     CALL(timer_delete(*timer));
     CALL(close(file));
@@ -892,7 +892,7 @@ static void bad_pointers(void) {
     char *gone = map_pages(4 * MIB), *half = map_pages(4 * MIB);
     fill_random(gone, 4 * MIB, 60);
     fill_random(half, 4 * MIB, 61);
-    push_out(half, 2 * MIB);
+    evict(half, 2 * MIB);
     if (!inject_now()) CALL(munmap(gone, 4 * MIB));
     CALL(munmap(half + 2 * MIB, 2 * MIB));
     EXPECT_ERRNO(EFAULT, write(ends[1], gone + MIB, 100));

@@ -26,7 +26,7 @@ static void verify_piece(const char *what, const char *at, size_t from, size_t t
 
 static void unmapped_memory_faults(void) {
     char *at = filled(SIZE, 1);
-    push_out(at, SIZE);
+    evict(at, SIZE);
     if (!inject_now()) CALL(munmap(at, SIZE));
     expect_segv("after munmap", at + MIB, false);
     expect_segv("after munmap", at + SIZE - 1, true);
@@ -37,14 +37,14 @@ static void unmapped_memory_faults(void) {
 
 static void partial_munmap(void) {
     char *at = filled(SIZE, 3);
-    push_out_data(at, MIB);
+    evict_data(at, MIB);
     CALL(munmap(at + MIB, MIB));
     verify_piece("before the hole", at, 0, MIB, 3);
     verify_piece("behind the hole", at, 2 * MIB, SIZE, 3);
     expect_segv("hole", at + MIB, false);
     expect_segv("hole", at + 2 * MIB - 1, true);
     char *other = filled(MIB, 4); /* may fill the hole */
-    push_out(at, MIB);
+    evict(at, MIB);
     verify_piece("before the hole", at, 0, MIB, 3);
     verify_random("other", other, MIB, 4);
     verify_piece("behind the hole", at, 2 * MIB, SIZE, 3);
@@ -59,7 +59,7 @@ static void memory_is_fresh_again(void) {
         if (i == 10 && inject_now()) at[MIB] = 1;
         expect_zero("fresh mapping", at, SIZE);
         fill_random(at, SIZE, 5);
-        if (i % 5 == 0) push_out(at, SIZE);
+        if (i % 5 == 0) evict(at, SIZE);
         CALL(munmap(at, SIZE));
     }
 }
@@ -72,7 +72,7 @@ static void many_mappings(void) {
         at[i][i] = mix64(i);
     }
     for (size_t i = 0; i < COUNT; i += 2) CALL(munmap(at[i], MIB));
-    push_out_data(&at[COUNT / 2 | 1][COUNT / 2 | 1], 8);
+    evict_data(&at[COUNT / 2 | 1][COUNT / 2 | 1], 8);
     for (size_t i = 1; i < COUNT; i += 2) {
         CHECK(at[i][i] == mix64(i), "mapping %zu: at %p expected %016llx, got %016llx", i,
               (void *)&at[i][i], (unsigned long long)mix64(i), (unsigned long long)at[i][i]);
@@ -103,13 +103,13 @@ static void refused_calls(void) {
 
 static void remap_grows(void) {
     char *at = filled(SIZE, 10);
-    push_out_data(at, SIZE);
+    evict_data(at, SIZE);
     char *moved = mremap(at, SIZE, 4 * SIZE, MREMAP_MAYMOVE);
     CHECK(moved != MAP_FAILED, "mremap: %s", strerror(errno));
     verify_piece("grown mapping", moved, 0, SIZE, 10);
     expect_zero("new part", moved + SIZE, 3 * SIZE);
     fill_random(moved, 4 * SIZE, 11);
-    push_out(moved, 4 * SIZE);
+    evict(moved, 4 * SIZE);
     verify_random("grown mapping", moved, 4 * SIZE, 11);
     if (moved != at) expect_segv("old place", at, false);
     CALL(munmap(moved, 4 * SIZE));
@@ -119,7 +119,7 @@ static void remap_grows(void) {
 static void remap_in_place(void) {
     char *at = filled(2 * SIZE, 12);
     CALL(munmap(at + SIZE, SIZE)); /* room to grow */
-    push_out_data(at, SIZE);
+    evict_data(at, SIZE);
     char *same = mremap(at, SIZE, SIZE + MIB, 0);
     CHECK(same == at || (same == MAP_FAILED && errno == ENOMEM),
           "mremap in place: got %p for %p, %s", (void *)same, (void *)at, strerror(errno));
@@ -140,7 +140,7 @@ static void remap_in_place(void) {
 
 static void remap_shrinks(void) {
     char *at = filled(SIZE, 14);
-    push_out_data(at, MIB);
+    evict_data(at, MIB);
     EXPECT(1, mremap(at, SIZE, MIB, 0) == at);
     verify_piece("the remaining part", at, 0, MIB, 14);
     expect_segv("cut off part", at + MIB, false);
@@ -153,7 +153,7 @@ static void remap_shrinks(void) {
 
 static void remap_to_a_place(void) {
     char *at = filled(SIZE, 15), *target = filled(SIZE, 16);
-    push_out_data(at, SIZE);
+    evict_data(at, SIZE);
     void *moved = mremap(at, SIZE, SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     CHECK(moved == target, "mremap to %p: got %p, %s", (void *)target, moved, strerror(errno));
     verify_random("moved mapping", target, SIZE, 15);
@@ -165,7 +165,7 @@ static void remap_to_a_place(void) {
 
 static void dont_need_gives_zeros(void) {
     char *at = filled(SIZE, 20);
-    push_out(at, SIZE);
+    evict(at, SIZE);
     if (!inject_now()) CALL(madvise(at + MIB, MIB, MADV_DONTNEED));
     expect_zero("dropped part (out)", at + MIB, MIB);
     verify_piece("before the dropped part", at, 0, MIB, 20);
@@ -173,7 +173,7 @@ static void dont_need_gives_zeros(void) {
     CALL(madvise(at, MIB, MADV_DONTNEED)); /* these pages are resident */
     expect_zero("dropped part (resident)", at, MIB);
     fill_random(at, SIZE, 21);
-    push_out(at, SIZE);
+    evict(at, SIZE);
     verify_random("rewritten after dropping", at, SIZE, 21);
     CALL(munmap(at, SIZE));
 }
@@ -182,14 +182,14 @@ static void free_keeps_or_zeroes(void) {
     char *at = filled(SIZE, 22);
     CALL(madvise(at, SIZE, MADV_FREE));
     if (inject_now()) at[MIB] ^= 1;
-    push_out(at, SIZE);
+    evict(at, SIZE);
     for (size_t page = 0; page < SIZE; page += PAGE)
         if (*(volatile char *)(at + page) || at[page + 8] || at[page + 16])
             verify_piece("page kept after MADV_FREE", at, page, page + PAGE, 22);
         else
             expect_zero("page dropped after MADV_FREE", at + page, PAGE);
     fill_random(at, SIZE, 23);
-    push_out(at, SIZE);
+    evict(at, SIZE);
     verify_random("written after MADV_FREE", at, SIZE, 23);
     CALL(munmap(at, SIZE));
 }
@@ -199,7 +199,7 @@ static void hints_change_nothing(void) {
                                 MADV_WILLNEED,   MADV_NOHUGEPAGE, MADV_DONTFORK,
                                 MADV_DOFORK,     MADV_DONTDUMP,   MADV_DODUMP};
     char *at = filled(SIZE, 24);
-    push_out_data(at, SIZE);
+    evict_data(at, SIZE);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
         CHECK(madvise(at, SIZE, hints[i]) == 0, "madvise %d: %s", hints[i], strerror(errno));
     /* The kernel may refuse these hints. The data must not change. */
@@ -210,7 +210,7 @@ static void hints_change_nothing(void) {
     (void)!mlock(at, 64 * 1024);
     (void)!munlock(at, 64 * 1024);
     EXPECT(0, msync(at, SIZE, MS_SYNC));
-    push_out(at, SIZE);
+    evict(at, SIZE);
     verify_random("after all hints", at, SIZE, 24);
     CALL(munmap(at, SIZE));
 }
@@ -222,7 +222,7 @@ static void residency_is_reported(void) {
     CALL(mincore(at, SIZE, state));
     for (size_t i = 0; i < sizeof state; i++)
         CHECK((state[i] & ~1) == 0, "mincore: page %zu has state %02x", i, state[i]);
-    push_out_data(at, SIZE);
+    evict_data(at, SIZE);
     CALL(mincore(at, SIZE, state));
     verify_random("after mincore", at, SIZE, 25);
     CALL(munmap(at, SIZE));
@@ -233,12 +233,12 @@ static void residency_is_reported(void) {
 
 static void no_access(void) {
     char *at = filled(SIZE, 30);
-    push_out_data(at, SIZE);
+    evict_data(at, SIZE);
     CALL(mprotect(at + MIB, MIB, PROT_NONE));
     expect_segv("PROT_NONE", at + MIB, false);
     expect_segv("PROT_NONE", at + 2 * MIB - 1, true);
     verify_piece("before PROT_NONE", at, 0, MIB, 30);
-    push_out(at, MIB); /* inaccessible pages may be swapped out as well */
+    evict(at, MIB); /* inaccessible pages may be swapped out as well */
     expect_segv("PROT_NONE", at + MIB + 4097, false);
     CALL(mprotect(at + MIB, MIB, PROT_READ | PROT_WRITE));
     verify_random("after PROT_NONE", at, SIZE, 30);
@@ -247,16 +247,16 @@ static void no_access(void) {
 
 static void read_only(void) {
     char *at = filled(SIZE, 31);
-    push_out_data(at, SIZE);
+    evict_data(at, SIZE);
     CALL(mprotect(at, SIZE, PROT_READ));
     expect_segv("write to a page that was out", at + MIB, true);
     verify_random("read only", at, SIZE, 31);
-    push_out(at, SIZE);
+    evict(at, SIZE);
     verify_random("read only, second time", at, SIZE, 31);
     expect_segv("write to a resident page", at + MIB, true);
     CALL(mprotect(at, SIZE, PROT_READ | PROT_WRITE));
     fill_random(at, SIZE, 32);
-    push_out(at, SIZE);
+    evict(at, SIZE);
     verify_random("writable again", at, SIZE, 32);
     CALL(munmap(at, SIZE));
 
@@ -277,7 +277,7 @@ static void reserve_then_open(void) {
         CALL(mprotect(piece, MIB, PROT_READ | PROT_WRITE));
         fill_random(piece, MIB, 40 + i);
     }
-    push_out_data(at, MIB);
+    evict_data(at, MIB);
     for (size_t i = 0; i < 8; i++) {
         verify_random("opened piece", at + i * 8 * MIB, MIB, 40 + i);
         expect_segv("behind an opened piece", at + i * 8 * MIB + MIB, true);
@@ -297,7 +297,7 @@ static void reserve_a_terabyte(void) {
         CHECK(piece == at + (i << 37), "MAP_FIXED: got %p, %s", (void *)piece, strerror(errno));
         fill_random(piece, MIB, 60 + i);
     }
-    push_out_data(at, MIB);
+    evict_data(at, MIB);
     for (size_t i = 0; i < 8; i++) {
         verify_random("committed piece", at + (i << 37), MIB, 60 + i);
         expect_segv("behind a committed piece", at + (i << 37) + MIB, true);
@@ -318,7 +318,7 @@ static void reserve_four_terabytes(void) {
         CALL(mprotect(at + i * apart, MIB / 8, PROT_READ | PROT_WRITE));
         fill_random(at + i * apart, MIB / 8, 70 + i);
     }
-    push_out_data(at, MIB / 8);
+    evict_data(at, MIB / 8);
     for (size_t i = 0; i < 64; i++) {
         verify_random("opened piece", at + i * apart, MIB / 8, 70 + i);
         expect_segv("behind an opened piece", at + i * apart + MIB / 8, true);
@@ -332,7 +332,7 @@ static void reserve_four_terabytes(void) {
 
 static void fixed_anonymous(void) {
     char *at = filled(SIZE, 50);
-    push_out_data(at, MIB);
+    evict_data(at, MIB);
     void *over = mmap(at + MIB, MIB, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     CHECK(over == at + MIB, "MAP_FIXED: got %p, %s", over, strerror(errno));
@@ -340,7 +340,7 @@ static void fixed_anonymous(void) {
     verify_piece("before", at, 0, MIB, 50);
     verify_piece("behind", at, 2 * MIB, SIZE, 50);
     fill_random(over, MIB, 51);
-    push_out(at, SIZE);
+    evict(at, SIZE);
     verify_random("mapped over", over, MIB, 51);
     errno = 0;
     CHECK(mmap(at, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
@@ -367,12 +367,12 @@ static int file_with(size_t bytes, uint64_t seed) {
 static void fixed_file(void) {
     int file = file_with(MIB, 52);
     char *at = filled(SIZE, 53);
-    push_out_data(at, MIB);
+    evict_data(at, MIB);
     void *over = mmap(at + MIB, MIB, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0);
     CHECK(over == at + MIB, "MAP_FIXED of a file: got %p, %s", over, strerror(errno));
     verify_random("file mapped over", over, MIB, 52);
     expect_segv("write to the file's pages", over, true);
-    push_out(at, MIB);
+    evict(at, MIB);
     verify_piece("before the file", at, 0, MIB, 53);
     verify_random("file mapped over", over, MIB, 52);
     verify_piece("behind the file", at, 2 * MIB, SIZE, 53);
@@ -430,7 +430,7 @@ static void code_pages(void) {
         memcpy(code + 1, &value, 4);
         memcpy(at + page * PAGE, code, sizeof code);
     }
-    push_out(at, SIZE);
+    evict(at, SIZE);
     if (inject_now()) at[100 * PAGE + 1] ^= 1;
     CALL(mprotect(at, SIZE, PROT_READ | PROT_EXEC));
     for (int round = 0; round < 2; round++) {
@@ -440,7 +440,7 @@ static void code_pages(void) {
             memcpy(&function, &entry, sizeof function);
             EXPECT((int)page, function());
         }
-        push_out(at, SIZE);
+        evict(at, SIZE);
     }
     CALL(munmap(at, SIZE));
     void *mixed = mmap(NULL, SIZE, PROT_READ | PROT_WRITE | PROT_EXEC,
@@ -464,7 +464,7 @@ static void sparse(void) {
         size_t offset = next_random(&random) % (bytes / 8) * 8;
         memcpy(at + offset, &offset, 8);
     }
-    push_out(at, PAGE);
+    evict(at, PAGE);
     random = 70;
     for (size_t i = 0; i < TOUCHED; i++) {
         size_t offset = next_random(&random) % (bytes / 8) * 8, got;
@@ -491,11 +491,11 @@ static void program_break(void) {
     EXPECT(1, (char *)sbrk(0) == start + MIB);
     expect_zero("new break", start, MIB);
     fill_random(start, MIB, 80);
-    push_out_data(start, MIB);
+    evict_data(start, MIB);
     verify_random("break", start, MIB, 80);
     CALL(brk(start + 2 * MIB));
     fill_random(start + MIB, MIB, 81);
-    push_out(start, 2 * MIB);
+    evict(start, 2 * MIB);
     verify_random("break", start, MIB, 80);
     verify_random("raised break", start + MIB, MIB, 81);
     CHECK(sbrk(-(intptr_t)(2 * MIB)) == start + 2 * MIB, "sbrk down: %s", strerror(errno));
@@ -522,7 +522,7 @@ static void calloc_is_zero(void) {
                 expect_zero("calloc", at[i], size);
                 memset(at[i], 0xff, size);
             }
-            if (round == 0 && size >= MIB) push_out(at[0], size);
+            if (round == 0 && size >= MIB) evict(at[0], size);
             for (size_t i = 0; i < blocks; i++) free(at[i]);
         }
     }
@@ -536,7 +536,7 @@ static void realloc_keeps(void) {
         CHECK(at, "realloc to %zu: %s", size, strerror(errno));
         verify_piece("grown by realloc", at, 0, old / 8 * 8, 90);
         fill_random(at, size, 90);
-        if (size > 64 * 1024) push_out_data(at, size);
+        if (size > 64 * 1024) evict_data(at, size);
         old = size;
     }
     for (size_t size = old / 3; size > 8; size /= 3) {
@@ -562,7 +562,7 @@ static void alignment(void) {
             CHECK(malloc_usable_size(at[i]) >= align, "usable size %zu of %zu",
                   malloc_usable_size(at[i]), align);
         }
-        if (align == MIB) push_out(at[0], align);
+        if (align == MIB) evict(at[0], align);
         for (size_t i = 0; i < 3; i++) {
             verify_random("aligned block", at[i], align, align);
             free(at[i]);
@@ -582,7 +582,7 @@ static void usable_size(void) {
         CHECK(at && usable >= size, "usable size %zu of %zu", usable, size);
         char *neighbour = allocate(size + 1);
         fill_random(at, usable, size);
-        push_out_data(at, usable < MIB && size ? usable : 1);
+        evict_data(at, usable < MIB && size ? usable : 1);
         verify_bytes("neighbour", neighbour, size + 1, 0xa5);
         verify_random("whole usable size", at, usable, size);
         free(at);
@@ -629,7 +629,7 @@ static void random_blocks(void) {
         blocks[i].seed = draw;
         CHECK(blocks[i].at, "malloc of %zu: %s", size, strerror(errno));
         fill_random(blocks[i].at, size, draw);
-        if (n % 10000 == 9999) push_out_data(blocks[i].at, size);
+        if (n % 10000 == 9999) evict_data(blocks[i].at, size);
     }
     for (size_t i = 0; i < BLOCKS; i++) {
         if (blocks[i].at) verify_random("block", blocks[i].at, blocks[i].size, blocks[i].seed);

@@ -66,7 +66,7 @@ static void bus_error_of_a_file(void) {
                   fault.code == BUS_ADRERR,
               "beyond the end of a file: signal %d, code %d at %p, expected SIGBUS at %p",
               fault.signal, fault.code, fault.address, (void *)(at + PAGE + i));
-        if (i == 50) push_out(data, SIZE);
+        if (i == 50) evict(data, SIZE);
     }
     verify_random("swapped data after a bus error", data, SIZE, 2);
     CALL(munmap(data, SIZE));
@@ -79,12 +79,12 @@ static void handlers_of_our_own(void) {
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         watch();
         handle(signals[i], SA_RESTART, look_at_watched);
-        push_out_data(watched + 72, 1);
+        evict_data(watched + 72, 1);
         CALL(raise(signals[i]));
         EXPECT(1, atomic_load(&calls));
         EXPECT(signals[i], atomic_load(&last_signal));
         EXPECT(SI_TKILL, atomic_load(&last_code));
-        push_out(watched, SIZE);
+        evict(watched, SIZE);
         CALL(kill(getpid(), signals[i]));
         EXPECT(2, atomic_load(&calls));
         EXPECT(SI_USER, atomic_load(&last_code));
@@ -94,7 +94,7 @@ static void handlers_of_our_own(void) {
         CALL(sigaction(signals[i], &ignore, NULL));
         CALL(raise(signals[i]));
         EXPECT(2, atomic_load(&calls));
-        push_out(watched, SIZE);
+        evict(watched, SIZE);
         unwatch(); /* ignoring SIGBUS does not prevent swap-ins */
         handle_default(signals[i]);
     }
@@ -102,7 +102,7 @@ static void handlers_of_our_own(void) {
 
 static void null_pointer(void) {
     char *data = filled(SIZE, 3);
-    push_out_data(data, SIZE);
+    evict_data(data, SIZE);
     for (uintptr_t i = 0; i < 1000; i++) expect_segv("near NULL", (void *)(i + 8), i % 2);
     verify_random("after 1000 faults", data, SIZE, 3);
     CALL(munmap(data, SIZE));
@@ -150,7 +150,7 @@ static void everything_blocked(void) {
     char *data = filled(SIZE, 4);
     sigset_t all, old, now;
     sigfillset(&all);
-    push_out_data(data, SIZE);
+    evict_data(data, SIZE);
     CALL(sigprocmask(SIG_SETMASK, &all, &old));
     verify_random("with everything blocked (sigprocmask)", data, SIZE, 4);
     CALL(sigprocmask(SIG_SETMASK, NULL, &now));
@@ -159,23 +159,23 @@ static void everything_blocked(void) {
     EXPECT(0, sigismember(&old, SIGUSR1));
 
     pthread_t thread;
-    push_out(data, SIZE);
+    evict(data, SIZE);
     PTHREAD(pthread_create(&thread, NULL, verify_blocked, data));
     PTHREAD(pthread_join(thread, NULL));
 
     CALL(sigprocmask(SIG_SETMASK, &old, NULL));
     PTHREAD(pthread_sigmask(SIG_BLOCK, &all, &old));
-    push_out(data, SIZE);
+    evict(data, SIZE);
     verify_random("with everything blocked (pthread_sigmask)", data, SIZE, 4);
     PTHREAD(pthread_sigmask(SIG_SETMASK, &old, NULL));
 
     /* System calls that replace the mask while they wait. */
     struct timespec moment = {0, 1000000};
-    push_out(data, SIZE);
+    evict(data, SIZE);
     EXPECT(0, ppoll(NULL, 0, &moment, &all));
     watch();
     handle(SIGUSR1, 0, look_at_watched); /* the handler's mask also blocks everything */
-    push_out(watched, SIZE);
+    evict(watched, SIZE);
     sigemptyset(&now);
     sigaddset(&now, SIGUSR1);
     CALL(sigprocmask(SIG_BLOCK, &now, &old));
@@ -198,7 +198,7 @@ static void masks_stay_as_set(void) {
     sigaddset(&set, SIGUSR1);
     if (!inject_now()) CALL(sigprocmask(SIG_BLOCK, &set, NULL));
     char *data = filled(SIZE, 5);
-    push_out(data, SIZE);
+    evict(data, SIZE);
     verify_random("with SIGUSR1 blocked", data, SIZE, 5);
     expect_segv("with SIGUSR1 blocked", (void *)16, false);
     CALL(sigprocmask(SIG_UNBLOCK, NULL, &now));
@@ -257,8 +257,8 @@ static void alternate_stack_in_the_heap(void) {
           "sigaltstack: got %p, %zu, flags %d", got.ss_sp, got.ss_size, got.ss_flags);
     handle(SIGUSR1, SA_ONSTACK, note_stack);
     for (int i = 0; i < 3; i++) {
-        push_out(stack_low, STACK);
-        push_out_data(watched + mix64((uint64_t)i) % (SIZE / PAGE) * PAGE + 72, 1);
+        evict(stack_low, STACK);
+        evict_data(watched + mix64((uint64_t)i) % (SIZE / PAGE) * PAGE + 72, 1);
         CALL(raise(SIGUSR1));
         CHECK(atomic_load(&on_alternate_stack), "the handler ran on another stack");
         EXPECT(i + 1, atomic_load(&calls));
@@ -268,7 +268,7 @@ static void alternate_stack_in_the_heap(void) {
     /* Handle a stack overflow, the usual purpose of alternate stacks. */
     handle(SIGSEGV, SA_ONSTACK, escape);
     for (int i = 0; i < 3; i++) {
-        push_out(stack_low, STACK);
+        evict(stack_low, STACK);
         if (sigsetjmp(fault_return, 1) == 0) recurse(0);
         CHECK(atomic_load(&on_alternate_stack), "overflow was handled on another stack");
         EXPECT(4 + i, atomic_load(&calls));
@@ -289,7 +289,7 @@ static void *handle_on_own_stack(void *argument) {
     stack_t stack = {.ss_sp = memory, .ss_size = STACK};
     CALL(sigaltstack(&stack, NULL));
     for (int i = 0; i < 5; i++) {
-        push_out(memory, STACK);
+        evict(memory, STACK);
         PTHREAD(pthread_kill(pthread_self(), SIGUSR1));
     }
     stack.ss_flags = SS_DISABLE;
@@ -326,11 +326,11 @@ static void timer(void) {
     uint64_t seed = 6;
     int rounds = 0;
     do {
-        push_out_data(data, 8 * MIB);
+        evict_data(data, 8 * MIB);
         verify_random("while a timer runs", data, 8 * MIB, seed);
         memcpy(copy, data, 8 * MIB);
         fill_random(data, 8 * MIB, ++seed);
-        push_out(copy, 8 * MIB);
+        evict(copy, 8 * MIB);
         verify_random("copy made while a timer runs", copy, 8 * MIB, seed - 1);
         CALL(clock_gettime(CLOCK_MONOTONIC, &now));
         rounds++;
@@ -353,7 +353,7 @@ static void leave_handlers_by_jump(void) {
         CALL(mprotect(page, PAGE, PROT_NONE));
         expect_segv("closed page", page + 5, i % 2);
         CALL(mprotect(page, PAGE, PROT_READ | PROT_WRITE));
-        if (i % 50 == 0) push_out_data(data, SIZE);
+        if (i % 50 == 0) evict_data(data, SIZE);
         sigset_t now;
         CALL(sigprocmask(SIG_BLOCK, NULL, &now));
         EXPECT(0, sigismember(&now, SIGSEGV));
@@ -380,10 +380,10 @@ static void write_barrier(void) {
     handle(SIGSEGV, 0, open_barrier);
     for (int round = 0; round < 3; round++) {
         CALL(mprotect(barrier_at, SIZE, PROT_READ));
-        push_out(barrier_at, SIZE);
+        evict(barrier_at, SIZE);
         fill_random(barrier_at, SIZE, 9 + (uint64_t)round);
         EXPECT((round + 1) * (int)(SIZE / PAGE), atomic_load(&calls));
-        push_out_data(barrier_at, SIZE);
+        evict_data(barrier_at, SIZE);
         verify_random("behind the barrier", barrier_at, SIZE, 9 + (uint64_t)round);
     }
     handle_default(SIGSEGV);
@@ -420,8 +420,8 @@ static void interrupted_read(bool restart) {
     watch();
     char *source = filled(PAGE, 20), *target = allocate(3 * PAGE);
     handle(SIGUSR1, restart ? SA_RESTART : 0, look_at_watched);
-    push_out_data(source, PAGE);
-    push_out(target, 3 * PAGE);
+    evict_data(source, PAGE);
+    evict(target, 3 * PAGE);
     struct sender sender = {pthread_self(), ends[1], source, restart ? 0 : 1, 0};
     pthread_t thread;
     PTHREAD(pthread_create(&thread, NULL, interrupt_then_write, &sender));
@@ -450,7 +450,7 @@ static void read_interrupted(void) { interrupted_read(false); }
 /* Much data is swapped out, so that the exit takes some time. */
 static int die(const char *how) {
     char *data = filled(16 * MIB, 30);
-    push_out(data, 16 * MIB);
+    evict(data, 16 * MIB);
     verify_random("before dying", data, 16 * MIB, 30);
     volatile uintptr_t nowhere = 16;
     if (strcmp(how, "segv") == 0) *(volatile int *)nowhere = 1;

@@ -68,7 +68,7 @@ static struct arguments prepare(uint64_t seed) {
     CALL(setenv("SPAWN_NOTE", prepared.note, 1)); /* environ is on the heap now */
     sprintf(end, "%s\n", prepared.note);
     prepared.expected = expected;
-    push_out_data(prepared.argv[4], LONG_ARGUMENT);
+    evict_data(prepared.argv[4], LONG_ARGUMENT);
     count_strings_out(prepared.argv);
     count_strings_out(environ);
     return prepared;
@@ -104,7 +104,7 @@ static void expect_output(int file, const char *expected) {
 static int wait_for(pid_t child) {
     int *status = calloc(1, sizeof *status); /* the kernel writes into the heap */
     struct rusage *usage = calloc(1, sizeof *usage);
-    push_out(status, sizeof *status);
+    evict(status, sizeof *status);
     pid_t waited;
     do waited = wait4(child, status, 0, usage);
     while (waited == -1 && errno == EINTR);
@@ -209,7 +209,7 @@ static void spawn_in_a_way(bool search_path) {
     EXPECT(0, posix_spawnattr_setsigmask(attributes, &none));
     EXPECT(0, posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK));
     pid_t *child = calloc(1, sizeof *child);
-    push_out(path, strlen(path));
+    evict(path, strlen(path));
     EXPECT(0, search_path
                   ? posix_spawnp(child, "spawn", actions, attributes, prepared.argv, environ)
                   : posix_spawn(child, myself, actions, attributes, prepared.argv, environ));
@@ -240,16 +240,16 @@ static void shells(void) {
     struct arguments prepared = prepare(400);
     char *command = allocate(LONG_ARGUMENT + 200);
     sprintf(command, "test \"$SPAWN_NOTE\" = \"note 400\" && exit 7");
-    push_out(command, strlen(command));
+    evict(command, strlen(command));
     int status = system(command);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7, "system: status %x", status);
 
     sprintf(command, "echo '%s'", prepared.argv[4]);
-    push_out(command, strlen(command));
+    evict(command, strlen(command));
     FILE *from = popen(command, "re");
     CHECK(from, "popen: %s", strerror(errno));
     char *line = allocate(LONG_ARGUMENT + 2);
-    push_out(line, LONG_ARGUMENT + 2);
+    evict(line, LONG_ARGUMENT + 2);
     CHECK(fgets(line, LONG_ARGUMENT + 2, from), "popen: no output");
     line[strcspn(line, "\n")] = 0;
     char *expected = long_string(400);
@@ -258,7 +258,7 @@ static void shells(void) {
     EXPECT(0, pclose(from));
 
     sprintf(command, "wc -c > '%s/count'", work);
-    push_out(command, strlen(command));
+    evict(command, strlen(command));
     FILE *to = popen(command, "we");
     CHECK(to, "popen: %s", strerror(errno));
     EXPECT(data_bytes, fwrite(data, 1, data_bytes, to));
@@ -311,7 +311,7 @@ static void shells_from_threads(void) {
         CALL(setenv("SPAWN_LONG", text, 1));
         CALL(setenv(name, "here", 1));
         size_t before = environment_size();
-        push_out_data(getenv("SPAWN_LONG"), LONG_ARGUMENT);
+        evict_data(getenv("SPAWN_LONG"), LONG_ARGUMENT);
         count_strings_out(environ);
         pthread_t threads[SHELL_THREADS];
         for (size_t i = 0; i < SHELL_THREADS; i++)
@@ -345,11 +345,11 @@ static void search_after_setenv(void) {
     CALL(setenv("PATH", path, 1));
     char *argv[] = {"true", NULL}, *none[] = {"SPAWN_NOTE=none", NULL};
     for (int i = 0; i < 5; i++) {
-        push_out(environ, sizeof *environ);
-        push_out(getenv("PATH"), strlen(path));
+        evict(environ, sizeof *environ);
+        evict(getenv("PATH"), strlen(path));
         if (inject_now()) CALL(setenv("PATH", "/proc/nonexistent", 1));
         pid_t child;
-        push_out(getenv("PATH"), strlen(path));
+        evict(getenv("PATH"), strlen(path));
         EXPECT(0, posix_spawnp(&child, "true", NULL, NULL, argv, none));
         expect_success(child);
     }
@@ -396,14 +396,14 @@ static void refused_exec(void) {
     CALL(asprintf(&plain, "%s/plain", work));
     CALL(close(CALL(open(plain, O_CREAT | O_WRONLY | O_CLOEXEC, inject_now() ? 0700 : 0600))));
     struct arguments prepared = prepare(500);
-    push_out(missing, strlen(missing));
+    evict(missing, strlen(missing));
     EXPECT_ERRNO(ENOENT, execv(missing, prepared.argv));
     EXPECT_ERRNO(ENOENT, execvp("no-program-has-this-name", prepared.argv));
     EXPECT_ERRNO(EACCES, execve(plain, prepared.argv, environ));
     EXPECT_ERRNO(EACCES, execl(work, "spawn", (char *)NULL));
     /* This process continues and is still managed. */
     fill_random(data, data_bytes, 2);
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     verify_random("after refused calls", data, data_bytes, 2);
     fill_random(data, data_bytes, 1);
     CALL(unlink(plain));
@@ -447,7 +447,7 @@ static void child_reads(void) {
 }
 
 static void fork_reads_all(void) {
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     fork_and_judge("fork, child reads", child_reads, NULL);
     verify_data();
 }
@@ -462,12 +462,12 @@ static void child_writes(void) {
 
 static void parent_writes(void) {
     fill_random(data, data_bytes / 2, 11);
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     verify_random("in the parent, after writing", data, data_bytes / 2, 11);
 }
 
 static void fork_both_write(void) {
-    push_out(data, data_bytes);
+    evict(data, data_bytes);
     fork_and_judge("fork, both write", child_writes, parent_writes);
     fill_random(data, data_bytes / 2, 1);
     verify_data();
@@ -491,7 +491,7 @@ static void many_forks(void) {
         volatile char *byte = data + at;
         *byte = *byte;
         expect_success(child);
-        if (i % 10 == 0) push_out(data, data_bytes);
+        if (i % 10 == 0) evict(data, data_bytes);
     }
     verify_data();
 }
@@ -510,7 +510,7 @@ static void fork_with_streams_out(void) {
         fill_random(blocks[i], BLOCK, 700 + i);
     }
     for (int round = 0; round < 3; round++) {
-        push_out_data(blocks[0], BLOCK);
+        evict_data(blocks[0], BLOCK);
         pid_t child = CALL(fork());
         if (child == 0) _exit(0);
         expect_success(child);
@@ -550,7 +550,7 @@ static void fork_among_threads(void) {
         PTHREAD(pthread_create(&threads[i], NULL, use_memory, (void *)(600 + i)));
     for (int i = 0; i < 15; i++) {
         fork_and_exec(EXECV, &prepared);
-        push_out(data, MIB);
+        evict(data, MIB);
     }
     atomic_store(&threads_stop, true);
     for (size_t i = 0; i < THREADS; i++) PTHREAD(pthread_join(threads[i], NULL));
@@ -574,7 +574,7 @@ static void shells_under_churn(void) {
     cpu_set_t set;
     CALL(sched_getaffinity(0, sizeof set, &set));
     churn_start();
-    push_out_data(text, LONG_ARGUMENT);
+    evict_data(text, LONG_ARGUMENT);
     for (int round = 0; round < 12; round++) {
         CALL(setenv("SPAWN_LONG", text, 1));
         ask_shell(expected);
@@ -583,7 +583,7 @@ static void shells_under_churn(void) {
         pthread_attr_t *attributes = allocate(sizeof *attributes);
         PTHREAD(pthread_attr_init(attributes));
         PTHREAD(pthread_attr_setaffinity_np(attributes, sizeof set, &set));
-        push_out(attributes, sizeof *attributes);
+        evict(attributes, sizeof *attributes);
         PTHREAD(pthread_create(&thread, attributes, tell_processor, &set));
         PTHREAD(pthread_join(thread, NULL));
         PTHREAD(pthread_attr_destroy(attributes));

@@ -76,7 +76,7 @@ static void threads_in_turns(void) {
             PTHREAD(pthread_join(ids[i], &result));
             EXPECT(turn * AT_ONCE + i, (size_t)result);
         }
-        if (turn % 8 == 0) push_out_data(data, 4 * MIB);
+        if (turn % 8 == 0) evict_data(data, 4 * MIB);
     }
     verify_random("data while many threads run", data, 4 * MIB, 8);
     for (int i = 0; i < 120000 && atomic_load(&blocks_freed) < turns * AT_ONCE * 2; i++)
@@ -96,7 +96,7 @@ static void threads_on_heap_stacks(void) {
         EXPECT(0, posix_memalign(&stacks[i], PAGE, STACK));
         memset(stacks[i], 0x5a, STACK);
     }
-    push_out(stacks[0], STACK);
+    evict(stacks[0], STACK);
     for (size_t i = 0; i < THREADS; i++) {
         pthread_attr_t attributes;
         PTHREAD(pthread_attr_init(&attributes));
@@ -142,7 +142,7 @@ static void cancellation(void) {
     CALL(sem_init(&never_posted, 0, 0));
     for (size_t i = 0; i < THREADS; i++)
         PTHREAD(pthread_create(&ids[i], NULL, wait_for_ever, i % 2 ? &never_posted : NULL));
-    push_out(ids, sizeof ids);
+    evict(ids, sizeof ids);
     for (size_t i = 0; i < THREADS; i++) {
         void *result;
         PTHREAD(pthread_cancel(ids[i]));
@@ -208,7 +208,7 @@ static void run_coroutines(void) {
         resume_all();
         if (round == 3) break;
         for (size_t i = 0; i < COROUTINES; i += 50)
-            push_out(coroutines[i].stack, COROUTINE_STACK);
+            evict(coroutines[i].stack, COROUTINE_STACK);
         if (inject_now())
             /* Corrupt a word of a suspended frame. The frames are filled with known words. */
             for (size_t at = COROUTINE_STACK - 8192; at < COROUTINE_STACK - 4096; at += 8) {

@@ -73,21 +73,21 @@ static void out_and_in(enum kind kind, bool from_malloc) {
     uint64_t *at = from_malloc ? allocate(bytes) : map_pages(bytes);
 
     fill(at, words, kind, 1);
-    push_out_data(at, bytes);
+    evict_data(at, bytes);
     verify(at, words, kind, 1, false);
 
     /* The same pages now have content of another kind: none of the old copy may be visible. */
     enum kind next = (enum kind)((kind + 1) % KINDS);
     fill(at, words, next, 2);
-    push_out_data(at, bytes);
+    evict_data(at, bytes);
     verify(at, words, next, 2, false);
 
     for (size_t i = 0; i < words; i++)
         if (rewritten(i)) at[i] = i ^ 0x5555;
-    push_out_data(at, bytes);
+    evict_data(at, bytes);
     verify(at, words, next, 2, true);
     /* The pages were only read after the swap-in, so the stored copy may be used again. */
-    push_out_data(at, bytes);
+    evict_data(at, bytes);
     verify(at, words, next, 2, true);
 
     if (from_malloc)

@@ -5,7 +5,7 @@
 //! other object.
 
 use crate::options::{self, softswap_options};
-use crate::refusal::{Refusal, answer};
+use crate::refusal::{Refusal, to_errno};
 use softswap::{Advice, PinOwned, Pool, Region};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -60,7 +60,7 @@ fn new_handle() -> u64 {
 
 fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
     let found = lock(&POOLS).get(&(pool.addr() as u64)).cloned();
-    found.ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
+    found.ok_or(Refusal::Argument("pool: the handle is unknown, or the pool was destroyed"))
 }
 
 /// Returns the region that contains a range, and the range's offset in it.
@@ -72,7 +72,7 @@ fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize),
     if fits { Ok((Arc::clone(region), offset)) } else { Err(NO_REGION) }
 }
 
-const NO_REGION: Refusal = Refusal::Argument("address, len: are not in a mapped region");
+const NO_REGION: Refusal = Refusal::Argument("address, len: the range is not in a mapped region");
 
 /// Writes a result to the caller's address.
 ///
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn softswap_pool_create(
     options: *const softswap_options,
     pool: *mut *mut softswap_pool,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the caller promises that `pool` is NULL or writable.
         unsafe { write_result(pool, std::ptr::null_mut())? };
         // SAFETY: the caller promises that `options` is NULL, or starts with its size and has this
@@ -112,12 +112,14 @@ pub unsafe extern "C" fn softswap_pool_create(
 /// Releases a pool's handle. The pool is freed when its last region is unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
-    answer(|| {
+    to_errno(|| {
         if pool.is_null() {
             return Ok(());
         }
         let removed = lock(&POOLS).remove(&(pool.addr() as u64));
-        removed.map(drop).ok_or(Refusal::Argument("pool: is not a pool, or was destroyed"))
+        removed
+            .map(drop)
+            .ok_or(Refusal::Argument("pool: the handle is unknown, or the pool was destroyed"))
     })
 }
 
@@ -131,7 +133,7 @@ pub unsafe extern "C" fn softswap_map(
     len: usize,
     address: *mut *mut c_void,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the caller promises that `address` is NULL or writable.
         unsafe { write_result(address, std::ptr::null_mut())? };
         let mut region = pool_of(pool)?.map(len)?;
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn softswap_map(
 /// Unmaps a whole region, given its first address.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_unmap(address: *mut c_void) -> c_int {
-    answer(|| {
+    to_errno(|| {
         if address.is_null() {
             return Ok(());
         }
@@ -168,7 +170,7 @@ pub extern "C" fn softswap_unmap(address: *mut c_void) -> c_int {
 /// Announces the use of a range of a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let advice = match advice {
             0 => Advice::WillNeed,
             1 => Advice::Cold,
@@ -176,7 +178,7 @@ pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_in
             3 => Advice::Sequential,
             4 => Advice::Random,
             5 => Advice::Normal,
-            _ => return Err(Refusal::Argument("advice: is none of enum softswap_advice")),
+            _ => return Err(Refusal::Argument("advice: the value is not in enum softswap_advice")),
         };
         let (region, at) = region_of(address, len)?;
         if advice != Advice::DontNeed {
@@ -196,7 +198,7 @@ pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_in
 /// `pin` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mut u64) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the caller promises that `pin` is NULL or writable.
         unsafe { write_result(pin, 0)? };
         let (region, at) = region_of(address, len)?;
@@ -211,16 +213,18 @@ pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mu
 /// Releases a pin.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let removed = lock(&PINS).remove(&pin);
-        removed.map(drop).ok_or(Refusal::Argument("pin: is not a pin, or was released"))
+        removed
+            .map(drop)
+            .ok_or(Refusal::Argument("pin: the handle is unknown, or the pin was released"))
     })
 }
 
 /// Changes the limit on DRAM.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_set_memory(pool: *mut softswap_pool, bytes: u64) -> c_int {
-    answer(|| Ok(pool_of(pool)?.set_memory_bytes(bytes)?))
+    to_errno(|| Ok(pool_of(pool)?.set_memory_bytes(bytes)?))
 }
 
 /// Returns figures of a pool.
@@ -232,10 +236,10 @@ pub unsafe extern "C" fn softswap_pool_stats(
     pool: *mut softswap_pool,
     stats: *mut softswap_stats,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let found = pool_of(pool)?.stats();
         if stats.is_null() {
-            return Err(Refusal::Argument("stats: is NULL"));
+            return Err(Refusal::Argument("stats: the pointer is NULL"));
         }
         // SAFETY: the caller promises that `stats` starts with its size.
         let size = unsafe { (&raw const (*stats).size).read_unaligned() };
@@ -272,14 +276,16 @@ pub unsafe extern "C" fn softswap_pool_stats_json(
     len: usize,
     needed: *mut usize,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let text = pool_of(pool)?.snapshot_stats_json();
         if !needed.is_null() {
             // SAFETY: `needed` is not NULL, so it is writable, as the caller promises.
             unsafe { needed.write(text.len() + 1) };
         }
         if buffer.is_null() || len <= text.len() {
-            return Err(Refusal::Argument("buffer: is too short; *needed has the required size"));
+            return Err(Refusal::Argument(
+                "buffer: the buffer is too short; *needed has the required size",
+            ));
         }
         // SAFETY: the text and its terminating zero fit into the `len` bytes, which are writable.
         unsafe {

@@ -54,8 +54,8 @@ unsafe fn read(given: *const softswap_options) -> Result<softswap_options, Refus
         let later = (known..size).map(|at| from.add(at).read());
         if later.into_iter().any(|byte| byte != 0) {
             return Err(Refusal::Argument(
-                "options: sets a field that this version of the library does not have; \
-                 install a newer libsoftswap_c",
+                "options: a field that this libsoftswap_c does not know is set; install a newer \
+                 version, or set the field to 0",
             ));
         }
     }
@@ -80,7 +80,7 @@ pub(crate) unsafe fn builder(given: *const softswap_options) -> Result<Builder, 
     if !options.swap.is_null() {
         // SAFETY: the caller promises that `swap` is a C string if it is not NULL.
         let areas = unsafe { CStr::from_ptr(options.swap) };
-        let areas = areas.to_str().map_err(|_| Refusal::Argument("swap: is not UTF-8"))?;
+        let areas = areas.to_str().map_err(|_| Refusal::Argument("swap: the text is not UTF-8"))?;
         for area in areas.split('\n') {
             builder = builder.swap(area)?;
         }

@@ -31,7 +31,7 @@ fn store_detail(text: String) {
 }
 
 /// Runs `body` and catches its panics. Returns 0, or a negative `errno` after storing the reason.
-pub(crate) fn answer(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
+pub(crate) fn to_errno(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     let (number, text) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(Refusal::Of(error))) => (error.raw_os_error(), error.to_string()),

@@ -222,14 +222,14 @@ fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<
             Err(_) => None,
         }
     })?;
-    Some(peer.and_then(|peer| answer(&peer, request)))
+    Some(peer.and_then(|peer| send(&peer, request)))
 }
 
 fn no_answer() -> String {
     format!("it did not answer within {} ms", REQUEST_TIMEOUT.as_millis())
 }
 
-fn answer(peer: &Peer, request: &Request<'_>) -> Result<String, String> {
+fn send(peer: &Peer, request: &Request<'_>) -> Result<String, String> {
     let line = request.line().unwrap_or_default();
     let answered = peer
         .write_all(line.as_bytes(), REQUEST_TIMEOUT)

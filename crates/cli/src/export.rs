@@ -126,7 +126,7 @@ async fn serve(listener: &TcpListener) -> ! {
 
 /// Answers one request and closes the connection.
 async fn converse(stream: TcpStream, figures: Arc<Mutex<Figures>>) {
-    let service = service_fn(|request| Box::pin(answer(request, Arc::clone(&figures))));
+    let service = service_fn(|request| Box::pin(respond(request, Arc::clone(&figures))));
     let mut connection = http1::Builder::new()
         .keep_alive(false)
         // A client may close its sending side and still wait for the answer.
@@ -147,7 +147,7 @@ async fn converse(stream: TcpStream, figures: Arc<Mutex<Figures>>) {
     }
 }
 
-async fn answer(
+async fn respond(
     request: Request<Incoming>,
     figures: Arc<Mutex<Figures>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -174,7 +174,7 @@ impl<S: PageStore + 'static> Server<S> {
             let removed = match task {
                 Task::Job(job) => {
                     let (outcome, content) = execute(&*store, &job, ranges).await;
-                    queue.answer(&job, &outcome, content.as_flattened());
+                    queue.complete(&job, &outcome, content.as_flattened());
                     None
                 }
                 Task::Removal(area) => {
@@ -188,7 +188,7 @@ impl<S: PageStore + 'static> Server<S> {
 
     fn refuse(&self, task: &Task, why: &str) {
         if let Task::Job(job) = task {
-            self.queue.answer(job, &Outcome::Failed(why.into()), &[]);
+            self.queue.complete(job, &Outcome::Failed(why.into()), &[]);
         }
     }
 

@@ -36,7 +36,7 @@ pub fn of(report: &Report) -> Vec<Advice> {
         waits,
         does_not_pack,
         unused,
-        beside,
+        outside_budget,
         own_option,
     ];
     let all: Vec<Advice> = rules.iter().filter_map(|rule| rule(report)).collect();
@@ -120,7 +120,8 @@ fn slept(report: &Report) -> Option<Advice> {
     )
 }
 
-/// Descendants share the program's budget and have their own figures.
+/// Suggests a larger budget or fewer processes if the descendants' waits dominate. They share the
+/// program's budget.
 fn descendants_wait(report: &Report) -> Option<Advice> {
     let all_ns = report.stalled_ns_of_all();
     (report.is_dominated_by_descendants() && report.share_of_time(all_ns) > NOTABLE_STALL)
@@ -158,7 +159,8 @@ fn waits(report: &Report) -> Option<Advice> {
     }
 }
 
-/// Even pages with a low fault cost need free memory, which requires reclaim.
+/// Suggests a larger budget if most waits were for reclaim: even pages with a low fault cost need
+/// free memory.
 fn waits_for_free_memory(report: &Report, tier: Option<&str>) -> Option<Advice> {
     let larger = halves(report).map_or_else(
         || format!("try {}", memory_option(report.budget_bytes + report.budget_bytes / 2)),
@@ -266,9 +268,8 @@ fn unused(report: &Report) -> Option<Advice> {
     )
 }
 
-fn beside(report: &Report) -> Option<Advice> {
-    let beside = report.beside.as_ref()?;
-    let outside_bytes = beside.undroppable_bytes();
+fn outside_budget(report: &Report) -> Option<Advice> {
+    let outside_bytes = report.beside.as_ref()?.undroppable_bytes();
     (outside_bytes > report.budget_bytes / 10).then_some(())?;
     let outside = bytes(outside_bytes);
     advice(
@@ -290,7 +291,7 @@ struct OwnOption {
     why: &'static str,
 }
 
-/// For garbage collectors only. The size of the live heap is not in the report.
+/// Reason for the option of a garbage collector. The size of the live heap is not in the report.
 const COLLECTOR: &str = "its garbage collector reads the whole heap, also swapped-out pages. If the \
      program fails with that heap, its live objects need more";
 
@@ -337,7 +338,8 @@ fn heap_bytes(argument: &str, option: &OwnOption) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Some programs choose their heap size by the machine's memory, not by the budget.
+/// Suggests the program's own option for its memory: some programs choose their heap size by the
+/// machine's memory, not by the budget.
 fn own_option(report: &Report) -> Option<Advice> {
     let found = OWN_OPTIONS.iter().find(|own| own.program == report.name())?;
     let OwnOption { program, option, unit, why } = found;

@@ -32,8 +32,8 @@ pub struct Report {
     pub wall_s: f64,
     /// CPU time of the program and all its descendants; `null` while the program runs.
     pub cpu_s: Option<f64>,
-    /// Most threads of the program at a time, without the engine's; `null` if it exited before the
-    /// first sample.
+    /// Maximum number of threads of the program, without the engine's; `null` if it exited before
+    /// the first sample.
     pub threads_peak: Option<u32>,
     /// True if an engine was started in the program. Otherwise the rest is 0.
     pub engine_started: bool,

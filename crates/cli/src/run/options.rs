@@ -99,9 +99,9 @@ pub(crate) struct RunArgs {
     /// If several processes thrash, let them take turns: auto or off [default: off]
     ///
     /// With `auto` one of the processes that want more memory than they get has a turn: it gets
-    /// what it needs, and the others wait instead of reading pages, for 2 to 30 s. A process that
-    /// is idle in between never waits, since others may depend on it. `softswap ctl PID set turns`
-    /// changes it while the program runs.
+    /// what it needs, and the other processes wait instead of reading pages, for 2 to 30 s. A
+    /// process that is idle in between never waits, since other processes may depend on it.
+    /// `softswap ctl PID set turns` changes it while the program runs.
     #[arg(long, value_name = "WHEN")]
     pub(super) turns: Option<String>,
 
@@ -120,7 +120,7 @@ pub(crate) struct RunArgs {
     /// Write the closing figures to FILE as JSON, or as a page if its name ends in .html
     ///
     /// May be given several times. The page contains plots, and no links to other files;
-    /// `softswap report` and `softswap advise` also read it. JSON is one object, also if the
+    /// `softswap report` and `softswap advise` also read it. JSON is one object, even if the
     /// program is killed. `schema` is 1; keys contain their unit (`_bytes`, `_ns`, `_s`), and
     /// null is a value that could not be measured. `outcome` has `kind` "exited" with `status`, or
     /// "killed" with `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,
@@ -150,7 +150,7 @@ pub(crate) struct RunArgs {
     ///
     /// `event` is start, awake (memory has become short), pressure (the program waits for pages
     /// for more than 20% of the time), pressure_over (less than 5%), budget (it has changed),
-    /// area_full, error (also if softswap stopped the program: `kind` is stopped), thrashing,
+    /// area_full, error (even if softswap stopped the program: `kind` is stopped), thrashing,
     /// parked, unparked, unmanaged (a process of the tree has no budget), or end. `unix_s` is the
     /// time, `at_s` the time since the start. softswap checks for events once a second.
     #[arg(long, value_name = "FILE")]

@@ -18,7 +18,7 @@ const MAX_INTERVAL: Duration = Duration::from_millis(200);
 /// The runtime counts as absent after this many consecutive samples without it: at the first sample
 /// the loader may not have finished.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
-/// Most threads that a sample examines.
+/// Maximum number of threads that a sample examines.
 const MAX_THREADS: usize = 256;
 
 /// Returns the current values of a process; `None` if it has exited, or may not be inspected.
@@ -52,7 +52,7 @@ pub(super) struct Watch {
     stats: Stats,
     pause: Duration,
     peak: Option<OutsideBudget>,
-    /// Most threads, without the engine's.
+    /// Maximum number of threads, without the engine's.
     threads_peak: Option<u32>,
     /// The file that the process executes, and the number of samples without the runtime.
     program: Option<((u64, u64), u32)>,

@@ -163,7 +163,10 @@ fn check_interpreter(path: &Path, head: &[u8], depth: usize) -> Result<(), Refus
     if depth == 0 {
         return Err(cannot(
             path,
-            "its interpreter is a script, whose interpreter is a script, and so on",
+            format!(
+                "it is in a chain of more than {DEPTH} scripts, each the interpreter of the one \
+                 before; name a binary in its first line (`#!`)"
+            ),
         ));
     }
     let line = head[2..].split(|&byte| byte == b'\n').next().unwrap_or_default();

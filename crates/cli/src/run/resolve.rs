@@ -421,9 +421,9 @@ fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
     let fits_bytes = advised_bytes(available.bytes, 0);
     (available.is_group && bytes > fits_bytes).then(|| {
         format!(
-            "{shown} leaves too little of the {} that the {} allows: code, stacks and other memory \
-             outside the budget need some, too, so the kernel may kill the program; use --memory \
-             auto, or --memory {}M",
+            "{shown} is too large for the {} that the {} allows: code, stacks and other memory \
+             outside the budget also count, so the kernel may kill the program; use --memory auto, \
+             or --memory {}M",
             units::bytes(available.bytes),
             available.because,
             fits_bytes >> 20

@@ -20,7 +20,7 @@ const MIN_CASES: usize = 300;
 struct RunMode {
     name: &'static str,
     memory: &'static str,
-    /// Memory that `put_out` touches, in MiB: enough to evict all other pages.
+    /// Memory that `evict` touches, in MiB: enough to evict all other pages.
     pressure_mib: &'static str,
     options: &'static [&'static str],
 }

@@ -70,7 +70,7 @@ fn oom_kill_is_reported_with_limit_and_remedy() {
     let report = Swapped::within("256M").in_group(group).run(python(), &arguments);
     let stderr = &report.ended.stderr;
     assert_eq!(report.ended.status.signal(), Some(libc::SIGKILL), "{stderr}");
-    let note = "note: --memory 256M leaves too little of the";
+    let note = "note: --memory 256M is too large for the";
     let kill = "the kernel killed a process: control group";
     assert_contains_all(stderr, &[kill, "112.0 MiB", "is larger than that", "--memory auto", note]);
 }

@@ -59,7 +59,7 @@ impl Drop for Export {
 
 /// Returns the complete response to a raw request. Repeats a request that arrives too late, as on a
 /// busy machine: the server waits only briefly, then closes the connection.
-fn answer(address: &str, request: &str) -> String {
+fn response_to(address: &str, request: &str) -> String {
     wait_until("an answer", || {
         let mut stream = connect(address);
         let mut answer = String::new();
@@ -73,7 +73,7 @@ fn http(address: &str, method: &str, path: &str) -> (u32, String) {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );
-    let answer = answer(address, &request);
+    let answer = response_to(address, &request);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
 }
@@ -156,7 +156,7 @@ fn invalid_http_requests_are_rejected() {
 fn arbitrary_input_gets_one_answer() {
     let export = Export::start();
     let status = |request: &str| {
-        let answer = answer(&export.address, request);
+        let answer = response_to(&export.address, request);
         answer.split(' ').nth(1).map(str::to_string).unwrap_or_else(|| panic!("{answer:?}"))
     };
     // The server neither waits for an announced body nor allocates memory for it.
@@ -171,7 +171,7 @@ fn arbitrary_input_gets_one_answer() {
     assert_eq!(status(&format!("GET /{large} HTTP/1.1\r\n\r\n")), "431");
     // The first bytes of a TLS handshake.
     assert_eq!(status("\u{16}\u{3}\u{1}\0\u{1}"), "400");
-    let head = answer(&export.address, "HEAD / HTTP/1.1\r\n\r\n");
+    let head = response_to(&export.address, "HEAD / HTTP/1.1\r\n\r\n");
     assert_eq!(head.split("\r\n\r\n").nth(1), Some(""));
     export.expect_metrics();
 }

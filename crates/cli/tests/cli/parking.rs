@@ -154,7 +154,7 @@ fn only_processes_of_the_tree_are_stopped() {
     tree.running.wait_for_line("ready");
     let unshare = children(tree.running.id())[0];
     let inner = children(unshare)[0];
-    let stat = tree.answer();
+    let stat = tree.stat();
     assert_eq!(stat["unmanaged"].as_array().map(Vec::len), Some(0), "{stat}");
     let text = park(&tree.pid());
     assert!(text.starts_with("2 of 2 processes stopped; "), "{text}");

@@ -106,7 +106,7 @@ fn pipeline_of_five_gives_same_result() {
 fn chunks_of_killed_process_are_reclaimed() {
     let tree = Tree::of_two_hogs(None);
     tree.wait_until_ready(2);
-    let stat = tree.answer();
+    let stat = tree.stat();
     let all = processes(&stat).len();
     let hog = processes(&stat).iter().find(|it| it["name"] == "hog").unwrap();
     kill(bytes(hog, "pid") as i32);
@@ -132,7 +132,7 @@ print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 ";
     let tree = Tree::of_script(&["-q", "--memory", "128M"], script);
     tree.wait_until_ready(1);
-    let stat = tree.answer();
+    let stat = tree.stat();
     assert_eq!(processes(&stat).len(), 2, "{stat}");
     assert!(bytes(&stat, "granted_bytes") <= 128 << 20, "{stat}");
     let ended = tree.finish();
@@ -214,7 +214,7 @@ fn later_process_gets_equal_share() {
 fn sleeping_process_is_woken_by_request() {
     let tree = tree_of_first_hog(60);
     let sleeps = |hog: &Value| !query(&["stat", &hog["pid"].to_string()]).status.success();
-    let stat = tree.answer();
+    let stat = tree.stat();
     let first = &processes(&stat)[0];
     assert!(sleeps(first), "{stat}");
     let had_by_first = bytes(first, "granted_bytes");
@@ -238,7 +238,7 @@ fn sleeping_process_is_woken_by_lower_limit() {
     let script = "\"$0\" --mib 60 --seconds 0 & wait";
     let tree = Tree::of_hogs(None, &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
-    let stat = tree.answer();
+    let stat = tree.stat();
     assert!(max_granted(&stat) >= 60 << 20, "{stat}");
     let set = stdout_of(&["ctl", &tree.pid(), "set", "memory", "24M"]);
     assert!(set.starts_with("memory = 24M"), "{set}");
@@ -252,7 +252,7 @@ fn single_sleeping_process_has_no_thread() {
     let script = "exec \"$0\" --mib 60 --seconds 0";
     let tree = Tree::of_hogs(None, &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
-    let stat = tree.answer();
+    let stat = tree.stat();
     let pid = bytes(&processes(&stat)[0], "pid");
     assert_eq!(std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count(), 1);
     let ended = tree.finish();
@@ -277,7 +277,7 @@ fn tree_limit_can_be_lowered_and_raised() {
     refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too small", "8.0 MiB"]);
     // Other settings belong to a program, here to the sleeping shell.
     refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["is asleep"]);
-    let stat = tree.answer();
+    let stat = tree.stat();
     let one = bytes(&processes(&stat)[0], "pid").to_string();
     assert_eq!(stdout_of(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
     refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares the budget of its tree"]);
@@ -357,7 +357,7 @@ fn programs_start_with_fully_granted_budget() {
 fn overwritten_ledger_is_reported_once_per_process() {
     let tree = Tree::of_two_hogs(None);
     tree.wait_until_ready(2);
-    let stat = tree.answer();
+    let stat = tree.stat();
     let pid = bytes(&processes(&stat)[0], "pid");
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);

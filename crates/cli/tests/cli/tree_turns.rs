@@ -123,7 +123,7 @@ fn moving_limit_is_kept_or_reported() {
         let hogs = processes(&stat).iter().filter(|it| it["name"] == "hog");
         assert_eq!(hogs.count(), 2, "{}", tree.running.stderr_so_far());
     }
-    let stat = tree.answer();
+    let stat = tree.stat();
     processes(&stat).iter().for_each(|it| kill(bytes(it, "pid") as i32));
     drop(tree.running.finish(LIMIT));
 }

@@ -49,8 +49,8 @@ pub enum StartError {
     )]
     Budget { memory_mib: u64 },
     #[error(
-        "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, with \
-         which the engine alone needs {needed_mib} MiB; raise --memory, or give fewer areas"
+        "the engine needs {needed_mib} MiB for these {areas} swap areas, and the budget is \
+         {memory_mib} MiB; raise --memory, or give fewer areas"
     )]
     Needs { memory_mib: usize, needed_mib: usize, areas: usize },
     #[error(transparent)]

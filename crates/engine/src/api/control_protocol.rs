@@ -155,7 +155,7 @@ pub fn converse(
     let client_uid = client.credentials()?.uid;
     let line = client.read_line(&mut buffer, CLIENT_TIMEOUT)?;
     let answer = if client_uid == 0 || client_uid == own_uid {
-        answer(line, carry_out)
+        reply_to(line, carry_out)
     } else {
         denied(&format!("it belongs to uid {own_uid}, and the request came from uid {client_uid}"))
     };
@@ -167,7 +167,8 @@ fn denied(why: &str) -> String {
     format!("denied {why}\n")
 }
 
-pub fn answer(
+/// Returns the answer to a request line: the result of `carry_out`, or the error.
+pub fn reply_to(
     line: &[u8],
     carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
 ) -> String {

@@ -1,6 +1,6 @@
 //! Start settings of an engine. To add a setting: a line in the table `settings!` below, an option
-//! in the command's `run/options.rs`, and a new reference table (CONTRIBUTING.md, step 3). A size
-//! also needs a case in `run/resolve.rs`, a setting that changes at run time one in
+//! in `crates/cli/src/run/options.rs`, and a new reference table (CONTRIBUTING.md, step 3). A size
+//! also needs a case in `crates/cli/src/run/resolve.rs`, a setting that changes at run time one in
 //! `live_settings.rs`.
 //!
 //! `softswap run` combines flags, environment and file into one [`Config`]. It passes the `Config`

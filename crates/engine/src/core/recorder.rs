@@ -36,14 +36,14 @@ pub enum Event {
         cpu_ns: u64,
     },
     /// The page was evicted. If it is incompressible, both sizes are that of a page.
-    Left {
+    Evicted {
         page: PageNo,
         lz4_bytes: u64,
         /// Size with zstd as used for a full pool, in bytes.
         zstd_bytes: u64,
     },
     /// The page was evicted and is same-filled.
-    Filled { page: PageNo },
+    SameFilled { page: PageNo },
     /// Pages were discarded or unmapped.
     Freed { page: PageNo, pages: u64 },
     /// The content was moved to another page.
@@ -58,10 +58,10 @@ impl Event {
                 let is_write = u64::from(access == Access::Write);
                 (1, page, is_write << CPU_BITS | cpu_ns.min((1 << CPU_BITS) - 1))
             }
-            Event::Left { page, lz4_bytes, zstd_bytes } => {
+            Event::Evicted { page, lz4_bytes, zstd_bytes } => {
                 (2, page, lz4_bytes << SIZE_BITS | zstd_bytes)
             }
-            Event::Filled { page } => (3, page, 0),
+            Event::SameFilled { page } => (3, page, 0),
             Event::Freed { page, pages } => (4, page, pages),
             Event::Moved { page, to } => (5, page, number(to)),
         };
@@ -80,9 +80,9 @@ impl Event {
             }
             2 => {
                 let (lz4_bytes, zstd_bytes) = (rest >> SIZE_BITS, low(rest, SIZE_BITS));
-                Event::Left { page, lz4_bytes, zstd_bytes }
+                Event::Evicted { page, lz4_bytes, zstd_bytes }
             }
-            3 => Event::Filled { page },
+            3 => Event::SameFilled { page },
             4 => Event::Freed { page, pages: rest },
             5 => Event::Moved { page, to: rest },
             _ => return None,
@@ -127,13 +127,18 @@ impl Recorder {
     }
 
     /// Records an eviction with the sizes by LZ4 and zstd; `None` if incompressible.
-    pub(crate) fn left(&self, page: PageNo, compressed: [Option<usize>; 2], page_bytes: usize) {
+    pub(crate) fn record_evicted(
+        &self,
+        page: PageNo,
+        compressed: [Option<usize>; 2],
+        page_bytes: usize,
+    ) {
         let [lz4_bytes, zstd_bytes] = compressed.map(|bytes| bytes.unwrap_or(page_bytes) as u64);
-        self.note(Event::Left { page, lz4_bytes, zstd_bytes });
+        self.note(Event::Evicted { page, lz4_bytes, zstd_bytes });
     }
 
-    pub(crate) fn filled(&self, page: PageNo) {
-        self.note(Event::Filled { page });
+    pub(crate) fn record_same_filled(&self, page: PageNo) {
+        self.note(Event::SameFilled { page });
     }
 
     pub(crate) fn note_freed(&self, range: &Range<PageNo>) {
@@ -161,8 +166,8 @@ mod tests {
         for event in [
             Event::Touch { page, access: Access::Read, cpu_ns: 0 },
             Event::Touch { page, access: Access::Write, cpu_ns: (1 << CPU_BITS) - 1 },
-            Event::Left { page: 3, lz4_bytes: 4096, zstd_bytes: 17 },
-            Event::Filled { page: 0 },
+            Event::Evicted { page: 3, lz4_bytes: 4096, zstd_bytes: 17 },
+            Event::SameFilled { page: 0 },
             Event::Freed { page: 5, pages: 1 << PAGE_BITS },
             Event::Moved { page, to: page },
         ] {
@@ -177,16 +182,16 @@ mod tests {
         let path = dir.path().join("some.rec");
         let recorder = Recorder::create(&path).unwrap();
         recorder.touched(3, Access::Write);
-        recorder.left(3, [Some(100), None], 4096);
+        recorder.record_evicted(3, [Some(100), None], 4096);
         recorder.note_freed(&(5..5));
         recorder.stop();
-        recorder.filled(4);
+        recorder.record_same_filled(4);
         let bytes = std::fs::read(&path).unwrap();
         let (words, _) = bytes.as_chunks::<8>();
         let words: Vec<_> = words.iter().take(5).map(|word| u64::from_le_bytes(*word)).collect();
         assert_eq!((words[0], words[1], words[4]), (MAGIC, 2, 0));
         assert!(matches!(Event::from_word(words[2]), Some(Event::Touch { page: 3, .. })));
-        let left = Event::Left { page: 3, lz4_bytes: 100, zstd_bytes: 4096 };
+        let left = Event::Evicted { page: 3, lz4_bytes: 100, zstd_bytes: 4096 };
         assert_eq!(Event::from_word(words[3]), Some(left));
         assert!(Recorder::create(Path::new("/no/such/dir/x")).is_err());
     }
@@ -197,7 +202,7 @@ mod tests {
         let path = dir.path().join("some.rec");
         let earlier = Recorder::create(&path).unwrap();
         Recorder::create(&path).unwrap().stop();
-        earlier.filled(1);
+        earlier.record_same_filled(1);
         let words = std::fs::read(&path).unwrap();
         assert!(
             words.starts_with(b"softrec2") && words[8..24] == [0; 16],

@@ -418,7 +418,7 @@ impl Layout {
 
     /// Copies the fork treatment of `from` to `to`. Pages of `to` beyond the length of `from` get
     /// the treatment of the last page of `from`.
-    pub(crate) fn take_along(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
+    pub(crate) fn copy_fork_treatment(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
         for what in [AtFork::Withheld, AtFork::Wiped] {
             let set = self.set_at_fork(what);
             let parts: Vec<_> =

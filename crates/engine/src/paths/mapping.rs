@@ -225,7 +225,8 @@ fn no_memory() -> io::Error {
     io::Error::from_raw_os_error(ENOMEM)
 }
 
-/// Grows a mapping into the free pages after it. Returns false if they are in use.
+/// Grows a mapping to `count` pages, into the free pages after it. Returns false if those are in
+/// use.
 pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<bool> {
     let mut layout = memory.space.lock();
     let more = range.end..range.start + count;
@@ -234,7 +235,7 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     }
     let protection = layout.protection(range.end - 1);
     add(memory, &mut layout, more, protection)?;
-    layout.take_along(&range, &(range.start..range.start + count));
+    layout.copy_fork_treatment(&range, &(range.start..range.start + count));
     Ok(true)
 }
 

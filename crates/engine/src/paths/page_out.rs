@@ -18,7 +18,7 @@ use crate::policy::clock::Victim;
 use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::steps::compress::{self, NotInDram};
 use crate::steps::staging::{self, InFrame, Staged};
-use crate::steps::write_out::{allocate, write_sealed};
+use crate::steps::write_out::{alloc_slots_for_batch, write_sealed};
 use crate::steps::{batch_unmap, clean_reclaim, mapping_pressure, swap_cache};
 use crate::store::bounce::Buffer;
 use softswap_sys::PAGE_SIZE;
@@ -351,7 +351,7 @@ fn write_staged(
     let mut done = 0;
     while done < pages.len() {
         // 8. Allocate slots of one area, in few runs.
-        let slots = match allocate(stores, context, pages.len() - done) {
+        let slots = match alloc_slots_for_batch(stores, context, pages.len() - done) {
             Ok(slots) => slots,
             Err(full) => {
                 outcome.area_full = Some(full);

@@ -11,7 +11,7 @@ use crate::memory::context::{BATCH_PAGES, Context, GROUP_PAGES, WRITE_BACK_PAGES
 use crate::policy::mechanism::Mechanism;
 use crate::steps::relocate::{Relocating, Relocation};
 use crate::steps::swap_cache;
-use crate::steps::write_out::allocate;
+use crate::steps::write_out::alloc_slots_for_batch;
 use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::thread_cpu_ns;
@@ -29,7 +29,7 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     let before_ns = thread_cpu_ns();
     // Allocate slots first. Searching closes a slab to new objects; without slots it would be
     // closed for nothing.
-    let slots = allocate(&core.stores, context, BATCH_PAGES)?;
+    let slots = alloc_slots_for_batch(&core.stores, context, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
     let count = fill_batch(core, context, batch, &mut moved);

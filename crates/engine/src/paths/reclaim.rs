@@ -25,9 +25,9 @@ use std::sync::atomic::Ordering::Relaxed;
 const RECLAIM_COPIES: usize = 4 * BATCH_PAGES;
 /// Number of pages in DRAM below which program threads do not evict ahead of need.
 const MIN_PAGES: usize = 8 * BATCH_PAGES;
-/// Wait for the progress of other threads before a retry.
+/// Pause before a retry, in which other threads may free memory, in ns.
 const PAUSE_NS: u64 = 1_000_000;
-/// Time without progress after which memory counts as exhausted.
+/// Time without progress after which memory counts as exhausted, in ns.
 const RECLAIM_TIMEOUT_NS: u64 = 1_500_000_000;
 /// Maximum time counted for one try. A longer one means that the process or its disk was stopped.
 const MAX_TRY_NS: u64 = 100_000_000;

@@ -1,4 +1,4 @@
-//! Eviction of pages without a write: same-filled pages, and pages accepted by the pool.
+//! Compresses pages that are evicted into the pool. A same-filled page needs only its word.
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, Stats};
@@ -32,13 +32,13 @@ pub(crate) fn store_in_dram(
 
 fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u8; PAGE_SIZE]) {
     if same_filled::same_filled_word(content).is_some() {
-        return recorder.filled(page);
+        return recorder.record_same_filled(page);
     }
     let Context { compressed, scratch, .. } = context;
-    let room = &mut compressed.0[..codec::MAX_COMPRESSED_BYTES];
+    let buffer = &mut compressed.0[..codec::MAX_COMPRESSED_BYTES];
     let compressed = [Compressor::Lz4, DENSE]
-        .map(|compressor| codec::compress(compressor, content, room, scratch));
-    recorder.left(page, compressed, PAGE_SIZE);
+        .map(|compressor| codec::compress(compressor, content, buffer, scratch));
+    recorder.record_evicted(page, compressed, PAGE_SIZE);
 }
 
 /// Returns the place of a same-filled page if its word can be encoded.
@@ -67,14 +67,14 @@ fn into_pool(
         core.reserve_for_pool(scratch.bytes_to_compress(compressor))
     };
     // Reserve first: a page that the pool cannot accept need not be compressed.
-    let room = core.stores.pool.accepts().then(|| {
+    let admitted = core.stores.pool.accepts().then(|| {
         let compressor = core.policies.compressor(|| core.pool_view())?;
         let with_memory =
             |compressor| Some((working_memory(&context.scratch, compressor)?, compressor));
         // The dense codec allocates working memory at its first use.
         with_memory(compressor).or_else(|| with_memory(core.policies.without_memory(compressor)?))
     });
-    let Some((_memory, compressor)) = room.flatten() else {
+    let Some((_memory, compressor)) = admitted.flatten() else {
         core.stats.add(Counter::PoolRefusals, 1);
         return Err(NotInDram::PoolRefused);
     };

@@ -36,7 +36,7 @@ const _: () = assert!(compressed_slot::MAX_PARTS <= PART_LIMIT as usize);
 
 /// Allocates up to `want` slots, not from an area that refused this context's last write. Fails if
 /// no slot is free, or if this process may write to no area.
-pub(crate) fn allocate(
+pub(crate) fn alloc_slots_for_batch(
     stores: &Stores,
     context: &Context,
     want: usize,

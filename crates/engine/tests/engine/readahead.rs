@@ -122,7 +122,7 @@ fn concurrent_streams_are_followed() {
     let world = World::new(&Setup::default());
     let (memory, contents) = world.evicted(random(1600));
     with_prefetch(&world, || {
-        // Touch eight sequential runs in turns, like a merge.
+        // Touch eight sequential runs alternately, like a merge.
         let order = (0..200).flat_map(|step| (0..8).map(move |run| run * 200 + step));
         touch_all(&world, memory, &contents, order);
     });

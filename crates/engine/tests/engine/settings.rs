@@ -2,7 +2,7 @@
 
 use crate::common::{Setup, World};
 use softswap_engine::api::control_protocol::{
-    Answer, MAX_ANSWER_BYTES, Snapshot, answer, carry_out,
+    Answer, MAX_ANSWER_BYTES, Snapshot, carry_out, reply_to,
 };
 use softswap_engine::api::live_settings::LIVE_SETTINGS;
 use softswap_engine::base::stats::Counter;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 fn send_request(world: &World, request: &str) -> Answer {
     let line = format!("softswap 1 {request}");
-    let text = answer(line.as_bytes(), |request| {
+    let text = reply_to(line.as_bytes(), |request| {
         carry_out(&world.engine, Duration::from_secs(3), request)
     });
     assert!(text.len() <= MAX_ANSWER_BYTES);

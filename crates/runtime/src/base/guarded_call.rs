@@ -137,7 +137,7 @@ pub(crate) fn is_killed() -> bool {
 }
 
 /// Issues a call of the program that may wait, from the guard, with the program's signal mask.
-/// Returns [`softswap_sys::waiting_call::MADE_AGAIN`] if a signal arrived first.
+/// Returns [`softswap_sys::waiting_call::RESTART`] if a signal arrived first.
 pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     note_effect();
     match open_mask() {

@@ -82,7 +82,7 @@ fn remove(start: usize) {
 
 /// Returns the blocks that contain any of these addresses. If several blocks contain an address,
 /// returns the smallest of them.
-pub(crate) fn around(addresses: impl Iterator<Item = u64>) -> Vec<Block> {
+pub(crate) fn containing(addresses: impl Iterator<Item = u64>) -> Vec<Block> {
     let read = |entry: &Entry| {
         let start = entry.start.load(Acquire);
         let (len, caller) = (entry.len.load(Relaxed), entry.caller.load(Relaxed));
@@ -111,7 +111,8 @@ mod tests {
         const START: usize = 0x7f00_0000_0000;
         record(START, 2 << 20, 0x5500);
         record(START + (4 << 20), MIN_BYTES - 1, 0x5501);
-        let of = |address: usize| around([address as u64].into_iter()).first().map(|it| it.caller);
+        let of =
+            |address: usize| containing([address as u64].into_iter()).first().map(|it| it.caller);
         assert_eq!(of(START), Some(0x5500));
         assert_eq!(of(START + (2 << 20) - 1), Some(0x5500));
         assert_eq!(of(START + (2 << 20)), None);

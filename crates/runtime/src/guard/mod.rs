@@ -1,14 +1,15 @@
 //! The system-call guard.
 //!
-//! To add a system call with hidden pointers (pointers behind pointers), use this table, and add a
-//! case in `tests/abi`, which compares the call with Linux.
+//! To add a system call with pointers, use this table, and add a case in `tests/abi`, which
+//! compares the call with Linux. A *nested* pointer is in memory to which an argument points.
+//! `sys::pointer_table` and `sys::nested_pointer_table` are in `crates/sys/src/filters`.
 //!
 //! | memory that the kernel accesses | where to add it |
 //! |---|---|
 //! | pointers in the arguments: structures, arrays, strings | an entry of `sys::pointer_table`: the filter checks them, and `pinned_call` pins their targets |
 //! | such a pointer to an array that the kernel fills, possibly a long one | also `transfers::output_array` |
-//! | buffers behind a pointer (`iovec`, `msghdr`) | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
-//! | pointers in a structure | `sys::nested_pointer_table`; the C library's function, if the structure can be on a stack, in `pin_nested` |
+//! | nested pointers to buffers (`iovec`, `msghdr`) | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
+//! | other nested pointers in a structure | `sys::nested_pointer_table`; the C library's function, if the structure can be on a stack, in `pin_nested` |
 //! | a signal mask in force while the call waits | `stripped_mask` |
 //! | a handler, a mask or an alternate stack | `signal_calls` |
 //! | memory itself (`mmap` and related calls) | [`crate::memory::mappings`] |
@@ -17,8 +18,8 @@
 //! | arrays of strings, for `exec` | [`crate::process::spawn`] |
 //!
 //! `sigsys` receives trapped calls, `raw_syscall` calls through the C library's `syscall` function.
-//! A module that handles calls by number is registered in both. A call with an entry in `sys::pointer_table`
-//! needs nothing else, except for `Vectors` and messages.
+//! A module that handles calls by number is registered in both. A call that needs only the first row
+//! is complete with its entry in `sys::pointer_table`.
 
 pub(crate) mod transfers;
 mod jumps;

@@ -40,7 +40,7 @@ pub(super) fn with_nested(
     call: impl Fn() -> isize,
 ) -> isize {
     if number == libc::SYS_ioctl
-        && let Some(result) = named_memory::answer(engine, &arguments, &call)
+        && let Some(result) = named_memory::handle_ioctl(engine, &arguments, &call)
     {
         return result;
     }
@@ -126,7 +126,7 @@ impl Walker<'_> {
 
     fn pin_words_in(&mut self, address: usize, len: usize, reach: &Reach, is_deep: bool) {
         const CHUNK: usize = 256;
-        /// Some structures are packed.
+        /// Alignment of a pointer: some structures are packed.
         const ALIGNMENT: usize = 4;
         let mut chunk = [0_u8; CHUNK];
         let mut done = 0;

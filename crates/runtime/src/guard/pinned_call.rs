@@ -31,7 +31,7 @@ fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
     Some(if counts_instructions { size * INSTRUCTION_BYTES } else { size })
 }
 
-/// Returns the handler of raw calls whose structures may hide pointers from the filter.
+/// Returns the handler of raw calls whose structures may have nested pointers.
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
     const SYS_FUTEX_REQUEUE: i64 = 456;
     Some(match number {

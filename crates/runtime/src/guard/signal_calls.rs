@@ -105,7 +105,7 @@ macro_rules! waiting {
     ($($name:ident)*) => {$(
         #[allow(non_snake_case, reason = "the call's name")]
         mod $name {
-            pub(super) fn answer(arguments: crate::base::issue_call::Arguments) -> isize {
+            pub(super) fn handle(arguments: crate::base::issue_call::Arguments) -> isize {
                 super::with_stripped(libc::$name, arguments)
             }
         }
@@ -126,11 +126,11 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
         libc::SYS_rt_sigaction => rt_sigaction,
         libc::SYS_rt_sigprocmask => |arguments| rt_sigprocmask(arguments, None),
         libc::SYS_rt_sigpending => rt_sigpending,
-        libc::SYS_rt_sigsuspend => SYS_rt_sigsuspend::answer,
-        libc::SYS_ppoll => SYS_ppoll::answer,
-        libc::SYS_pselect6 => SYS_pselect6::answer,
-        libc::SYS_epoll_pwait => SYS_epoll_pwait::answer,
-        libc::SYS_epoll_pwait2 => SYS_epoll_pwait2::answer,
+        libc::SYS_rt_sigsuspend => SYS_rt_sigsuspend::handle,
+        libc::SYS_ppoll => SYS_ppoll::handle,
+        libc::SYS_pselect6 => SYS_pselect6::handle,
+        libc::SYS_epoll_pwait => SYS_epoll_pwait::handle,
+        libc::SYS_epoll_pwait2 => SYS_epoll_pwait2::handle,
         libc::SYS_sigaltstack => return answer_for_stack(),
         _ => return None,
     })

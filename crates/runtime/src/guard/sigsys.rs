@@ -27,7 +27,7 @@ use softswap_sys::raw;
 use softswap_sys::seccomp::BY_CALLER;
 use softswap_sys::signals::{self, Action, Context, SIGSYS, TrappedCall, siginfo_t};
 use softswap_sys::threads;
-use softswap_sys::waiting_call::MADE_AGAIN;
+use softswap_sys::waiting_call::RESTART;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -112,7 +112,7 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
             // handler, which has the original call's context.
             guarded_call::note_trapped(info.si_errno);
             // SAFETY: a filter has trapped the call.
-            unsafe { TrappedCall::answer(context, refused(libc::ENOSYS)) };
+            unsafe { TrappedCall::set_result(context, refused(libc::ENOSYS)) };
             return;
         }
         let is_caught = by_filter && !raw::is_in_gate(caller);
@@ -136,7 +136,7 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
         let outer = guarded_call::begin(number, context);
         let result = match memory_calls::answer_for(number).filter(|_| is_by_caller) {
             Some(answer) => answer(arguments),
-            None => answer(number, arguments, context),
+            None => handle_trapped(number, arguments, context),
         };
         let trapped = guarded_call::end(&outer);
         match (trapped, result) {
@@ -146,15 +146,15 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
             }
             // SAFETY: a filter has trapped this call. The context of a call that was not issued is
             // unchanged.
-            (None, MADE_AGAIN) => unsafe { TrappedCall::make_again(context, number) },
+            (None, RESTART) => unsafe { TrappedCall::restart_syscall(context, number) },
             // SAFETY: as above.
-            (None, result) => unsafe { TrappedCall::answer(context, result) },
+            (None, result) => unsafe { TrappedCall::set_result(context, result) },
         }
         deliver_deferred(context);
     });
 }
 
-fn answer(number: i64, arguments: Arguments, context: Context<'_>) -> isize {
+fn handle_trapped(number: i64, arguments: Arguments, context: Context<'_>) -> isize {
     let Some(engine) = instance::engine() else {
         let answer = signal_calls::answer_trapped(number, arguments, context);
         return answer.unwrap_or_else(|| guarded_call::issue_waiting(number, arguments));
@@ -162,10 +162,10 @@ fn answer(number: i64, arguments: Arguments, context: Context<'_>) -> isize {
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
     thread_exit::note_call(engine);
-    let result = memory_calls::answer(engine, number, arguments)
+    let result = memory_calls::handle(engine, number, arguments)
         .or_else(|| kernel_async_io::refusal(number))
         .or_else(|| signal_calls::answer_trapped(number, arguments, context))
-        .or_else(|| dispatch::answer(engine, number, arguments))
+        .or_else(|| dispatch::transfer(engine, number, arguments))
         .or_else(|| Some(credentials::answer_for_trapped(number)?(arguments)));
     if let Some(result) = result {
         return result;

@@ -189,8 +189,8 @@ impl FutureWindow {
         address.wrapping_sub(self.base) < self.len
     }
 
-    /// Takes `len` bytes of addresses, followed by `room` free bytes.
-    fn take(&self, half: Half, len: usize, room: usize) -> Option<usize> {
+    /// Takes `len` bytes of addresses, followed by `gap` free bytes.
+    fn take(&self, half: Half, len: usize, gap: usize) -> Option<usize> {
         let align = match len {
             0..HUGE_BYTES => PAGE_SIZE,
             _ => len.checked_next_power_of_two()?.min(LARGE_ALIGN_BYTES),
@@ -202,16 +202,16 @@ impl FutureWindow {
         let mut found = 0;
         let advance = |next: usize| {
             found = next.next_multiple_of(align);
-            let next = found.checked_add(len)?.checked_add(room)?;
+            let next = found.checked_add(len)?.checked_add(gap)?;
             (next <= end).then_some(next)
         };
         self.next[half as usize].fetch_update(Relaxed, Relaxed, advance).ok()?;
         Some(found)
     }
 
-    /// Maps at an address in `half`, followed by `room` free bytes. Returns the kernel's result, or
+    /// Maps at an address in `half`, followed by `gap` free bytes. Returns the kernel's result, or
     /// `None` if the half is full.
-    fn map(&self, arguments: Arguments, half: Half, room: usize) -> Option<isize> {
+    fn map(&self, arguments: Arguments, half: Half, gap: usize) -> Option<isize> {
         let [hint, len, prot, flags, fd, offset] = arguments;
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
         let hint = hint & !(PAGE_SIZE - 1);
@@ -219,7 +219,7 @@ impl FutureWindow {
         for _ in 0..TRIES {
             let address = match wish.take() {
                 Some(hint) => hint,
-                None => self.take(half, whole, room)?,
+                None => self.take(half, whole, gap)?,
             };
             let fixed = flags | libc::MAP_FIXED_NOREPLACE as usize;
             match issue(libc::SYS_mmap, [address, len, prot, fixed, fd, offset]) {
@@ -312,13 +312,13 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     }
     let future = future_window().filter(|future| len <= max_managed_bytes(future.len))?;
     let is_hint = address != 0 && !future.contains(address) && prot == libc::PROT_NONE;
-    if is_hint && hint_retries::is_kept(address, len) {
+    if is_hint && hint_retries::allows_hint(address, len) {
         return None;
     }
     let _inside = check_commit(inside, committed_by(len, prot))?;
     let there = future.map(arguments, Half::Lower, 0)?;
     if is_hint && there >= 0 {
-        hint_retries::not_kept(there as usize);
+        hint_retries::note_other_address(there as usize);
     }
     Some(there)
 }
@@ -347,8 +347,8 @@ pub(crate) fn map_growable(len: usize) -> Option<usize> {
     let _inside = check_commit(inside, len)?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-    let room = growth_gap_for(len);
-    let there = future.map([0, len, access, flags, usize::MAX, 0], Half::Roomy, room)?;
+    let gap = growth_gap_for(len);
+    let there = future.map([0, len, access, flags, usize::MAX, 0], Half::Roomy, gap)?;
     (there >= 0).then_some(there as usize)
 }
 
@@ -423,14 +423,14 @@ fn resize(
     if there != refused(libc::ENOMEM) || !may_move {
         return there;
     }
-    let room = match half {
+    let gap = match half {
         Half::Lower => 0,
         Half::Roomy => growth_gap_for(len),
     };
     // Reserve the target, so that the move does not replace another mapping.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let none = libc::PROT_NONE as usize;
-    let Some(to) = future.map([0, len, none, flags, usize::MAX, 0], half, room) else {
+    let Some(to) = future.map([0, len, none, flags, usize::MAX, 0], half, gap) else {
         return issue(libc::SYS_mremap, arguments);
     };
     if to < 0 {
@@ -446,7 +446,7 @@ fn resize(
 
 /// Other memory calls. Returns `None` if the process does not sleep, or if the range is not in the
 /// window.
-pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
+pub(crate) fn handle(number: i64, arguments: Arguments) -> Option<isize> {
     const DETAILS: [i32; 4] =
         [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK];
     let [address, len, third, ..] = arguments;
@@ -492,7 +492,7 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
 
 /// Unmaps a range. Returns false if the process does not sleep.
 pub(crate) fn unmap(address: usize, len: usize) -> bool {
-    answer(libc::SYS_munmap, [address, len, 0, 0, 0, 0]).is_some()
+    handle(libc::SYS_munmap, [address, len, 0, 0, 0, 0]).is_some()
 }
 
 /// Takes `len` bytes of addresses for the program break, without mapping them.

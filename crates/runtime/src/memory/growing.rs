@@ -72,7 +72,7 @@ fn store_len(address: usize, len: usize) {
 
 /// Returns the length of the growing block at `address`; `None` for all other pointers.
 #[inline]
-pub(crate) fn usable(address: usize) -> Option<usize> {
+pub(crate) fn usable_size(address: usize) -> Option<usize> {
     if address.is_multiple_of(GROWABLE_ALIGN_BYTES) { find_block(address) } else { None }
 }
 

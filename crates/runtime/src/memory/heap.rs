@@ -141,7 +141,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
 /// # Safety
 /// See [`move_to`].
 unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
-    if let Some(len) = growing::usable(old as usize) {
+    if let Some(len) = growing::usable_size(old as usize) {
         // SAFETY: `old` is the caller's live block.
         return unsafe { resize_growing(old, len, size) };
     }
@@ -165,7 +165,7 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
     if !new.is_null() {
         // SAFETY: both blocks are live, distinct, and at least `len` bytes long.
         unsafe {
-            let len = usable(old).min(size);
+            let len = usable_size(old).min(size);
             std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
             release(old);
         }
@@ -217,7 +217,7 @@ unsafe fn release(pointer: *mut c_void) {
         return;
     }
     large_blocks::forget(pointer as usize);
-    if let Some(len) = growing::usable(pointer as usize) {
+    if let Some(len) = growing::usable_size(pointer as usize) {
         growing::release(pointer as usize, len);
     } else {
         // SAFETY: `pointer` is null or a live mimalloc block.
@@ -264,10 +264,10 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     // SAFETY: `pointer` is null, or a live block of the program.
-    unsafe { usable(pointer) }
+    unsafe { usable_size(pointer) }
 }
 
-unsafe fn usable(pointer: *mut c_void) -> usize {
+unsafe fn usable_size(pointer: *mut c_void) -> usize {
     if pointer.is_null() {
         0
     } else if HEAP.owns(pointer as usize) {
@@ -275,8 +275,8 @@ unsafe fn usable(pointer: *mut c_void) -> usize {
             return softswap_sys::PAGE_SIZE;
         }
         // SAFETY: `pointer` is a live block of the heap.
-        unsafe { HEAP.usable(pointer.cast()) }
-    } else if let Some(len) = growing::usable(pointer as usize) {
+        unsafe { HEAP.usable_size(pointer.cast()) }
+    } else if let Some(len) = growing::usable_size(pointer as usize) {
         len
     } else {
         // SAFETY: `pointer` is a live mimalloc block.

@@ -52,8 +52,8 @@ const REFUSALS: usize = 100;
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 static REFUSED_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes a reservation at an address other than its hint.
-pub(crate) fn not_kept(address: usize) {
+/// Notes a reservation at `address`, which is not its hint.
+pub(crate) fn note_other_address(address: usize) {
     if LAST.swap(address, Relaxed) != 0 && UNMAPPED_IN_ROW.load(Relaxed) < IGNORED_HINTS {
         // The program has kept the previous reservation.
         UNMAPPED_IN_ROW.store(0, Relaxed);
@@ -72,7 +72,7 @@ pub(crate) fn note_unmapped(address: usize, is_untouched: impl FnOnce() -> bool)
 }
 
 /// Returns true if the kernel should map this reservation at its hint, and the range is free.
-pub(crate) fn is_kept(hint: usize, len: usize) -> bool {
+pub(crate) fn allows_hint(hint: usize, len: usize) -> bool {
     let is_tag = hint.is_power_of_two() && hint >= LOWEST_TAG;
     (is_tag || UNMAPPED_IN_ROW.load(Relaxed) >= IGNORED_HINTS) && is_free(hint, len)
 }

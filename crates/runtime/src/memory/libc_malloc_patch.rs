@@ -35,7 +35,7 @@ fn pairs() -> [(&'static CStr, *const c_void); 11] {
 /// symbol `malloc` resolves to the program's function in this library, too.
 pub(crate) fn is_runtime_malloc() -> bool {
     let found = linked::definition(c"malloc");
-    let own = Linked::around(is_runtime_malloc as *const () as usize);
+    let own = Linked::containing(is_runtime_malloc as *const () as usize);
     own.is_some_and(|own| own.code_around(found).is_some())
 }
 

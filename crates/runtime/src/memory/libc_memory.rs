@@ -39,7 +39,7 @@ impl Code {
     /// Stores the range of the code that contains `inside`. Returns false if no library contains
     /// it.
     fn find(&self, inside: usize) -> bool {
-        let code = Linked::around(inside).and_then(|library| library.code_around(inside));
+        let code = Linked::containing(inside).and_then(|library| library.code_around(inside));
         let Some(code) = code else { return false };
         self.start.store(code.start, Ordering::Relaxed);
         self.len.store(code.len(), Ordering::Relaxed);
@@ -72,13 +72,13 @@ static IN_THREADS: Real = Real::new(c"pthread_create");
 static IN_OPENER: Real = Real::new(c"dlerror");
 
 pub(crate) fn loader() -> Option<Linked> {
-    Linked::around(IN_LOADER.get() as usize)
+    Linked::containing(IN_LOADER.get() as usize)
 }
 
 /// Returns the C library and its companion libraries.
 pub(crate) fn libraries() -> impl Iterator<Item = Linked> {
     let parts = [&IN_LIBRARY, &IN_THREADS, &IN_OPENER];
-    parts.into_iter().filter_map(|part| Linked::around(part.get() as usize))
+    parts.into_iter().filter_map(|part| Linked::containing(part.get() as usize))
 }
 
 /// Finds the code of the C library and of the loader, each by a function in it. `budget_bytes`

@@ -109,7 +109,7 @@ fn realloc_either(old: Block, size: usize) -> Block {
         // SAFETY: both are live blocks of the heap, at least `len` bytes long; the caller frees
         // `old`.
         unsafe {
-            let len = HEAP.usable(old.cast()).min(size);
+            let len = HEAP.usable_size(old.cast()).min(size);
             std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
             HEAP.release(old.cast());
         }

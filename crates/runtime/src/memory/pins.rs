@@ -94,8 +94,8 @@ fn is_left(call: usize, here: usize) -> bool {
 /// signal stack gets a table that is never freed; such threads are rare.
 fn range(index: usize) -> Option<&'static Cell<Range>> {
     if PINNED.get().is_null() {
-        let room = memory::reserve_bytes(signals::THREAD_DATA_BYTES).ok()?;
-        PINNED.set(room.as_ptr().cast());
+        let table = memory::reserve_bytes(signals::THREAD_DATA_BYTES).ok()?;
+        PINNED.set(table.as_ptr().cast());
     }
     // SAFETY: the table has space for `MAX_RANGES` ranges, for which all-zero bytes are valid, and
     // belongs to this thread while `PINNED` points to it.
@@ -150,7 +150,7 @@ pub(crate) fn forget_other_threads() {
 /// Registers this thread's signal stack at `base`, and the table of pins next to it.
 pub(crate) fn register_table(base: usize) {
     signal_stack::set(base);
-    let table = signals::room(base) as *const Cell<Range>;
+    let table = signals::thread_data(base) as *const Cell<Range>;
     PINNED.set(table);
     TABLES.with(|tables| tables.push(Table(table)));
 }
@@ -487,7 +487,7 @@ fn abandon_call(context: Context<'_>, before: impl FnOnce()) -> ! {
     temporary_mask::forget();
     // SAFETY: the context is that of the call that this thread handles; its pins are released.
     unsafe {
-        TrappedCall::make_again(context, guarded_call::number());
+        TrappedCall::restart_syscall(context, guarded_call::number());
         guarded_call::drop_all();
         before();
         resume(context)

@@ -75,7 +75,7 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     let is_programs = |thread: &i32| *thread != own && !own_threads::is_own(*thread);
     await_all(all.iter().copied().filter(is_programs).collect(), &mut add)?;
     for thread in all {
-        if let Some(call) = pending::hidden_call_of(thread) {
+        if let Some(call) = pending::nested_call_of(thread) {
             add(thread, call);
         }
     }

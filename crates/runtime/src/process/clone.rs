@@ -31,7 +31,12 @@ fn shares_descriptors(flags: usize) -> bool {
 
 /// Forks a child by a raw call. `words` lists the addresses and lengths of the memory to which the
 /// kernel writes IDs, in the parent and in the child.
-fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usize)]) -> isize {
+fn fork_by_call(
+    number: i64,
+    arguments: Arguments,
+    flags: usize,
+    words: &[(usize, usize)],
+) -> isize {
     if !instance::emulates_signals() {
         return issue(number, arguments);
     }
@@ -48,13 +53,13 @@ fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usiz
 /// Raw `fork` and `vfork`. The child of `vfork` would return from this function and overwrite the
 /// parent's frame, so it gets a copy of the memory instead.
 fn answer_fork(_arguments: Arguments) -> isize {
-    answer(libc::SYS_fork, [0; 6], 0, &[])
+    fork_by_call(libc::SYS_fork, [0; 6], 0, &[])
 }
 
 fn answer_clone(arguments: Arguments) -> isize {
     const NUMBER: usize = size_of::<libc::pid_t>();
     let [flags, _, in_parent, in_child, ..] = arguments;
-    answer(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
+    fork_by_call(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
 }
 
 /// Reads `clone3`'s arguments. Returns `None` if the kernel handles the call: the arguments have
@@ -73,7 +78,12 @@ fn answer_clone3(arguments: Arguments) -> isize {
     let set_tid_bytes = set_tid_size.min(32) * NUMBER;
     let words =
         [(pidfd, NUMBER), (in_child, NUMBER), (in_parent, NUMBER), (set_tid, set_tid_bytes)];
-    answer(libc::SYS_clone3, [request.as_ptr() as usize, arguments[1], 0, 0, 0, 0], flags, &words)
+    fork_by_call(
+        libc::SYS_clone3,
+        [request.as_ptr() as usize, arguments[1], 0, 0, 0, 0],
+        flags,
+        &words,
+    )
 }
 
 /// Returns the handler of a raw fork or clone whose child continues on the caller's stack, else

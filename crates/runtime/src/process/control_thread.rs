@@ -129,7 +129,8 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
     if let Request::Sample(every, python) = request {
         let mut samples = fault_samples::take(every, python);
         samples.codes = python_frames::codes(engine, &samples.samples);
-        samples.blocks = large_blocks::around(samples.samples.iter().map(|sample| sample.address));
+        samples.blocks =
+            large_blocks::containing(samples.samples.iter().map(|sample| sample.address));
         return Ok(samples.text());
     }
     protocol::carry_out(engine, started.elapsed(), request)

@@ -16,7 +16,7 @@ use softswap_sys::own_descriptors;
 const NOT_OPEN: isize = refused(libc::EBADF);
 
 fn is_engine_descriptor(fd: i32) -> bool {
-    own_descriptors::is_kept(fd) && !instance::is_plain()
+    own_descriptors::contains(fd) && !instance::is_plain()
 }
 
 /// Calls `close_range` for `first..=last` except the engine's descriptors.

@@ -68,7 +68,7 @@ pub(crate) fn prepare(request: usize) {
 }
 
 /// Handles an `ioctl` that registers memory; `None` for other requests. `call` issues it.
-pub(crate) fn answer(
+pub(crate) fn handle_ioctl(
     engine: &Engine,
     arguments: &Arguments,
     call: &dyn Fn() -> isize,

@@ -132,7 +132,8 @@ fn take(bytes: usize, timeout_ns: u64) {
         let got = member.take(wanted);
         got + member.obtain(missing.saturating_sub(got), timeout_ns)
     } else {
-        // Takes all chunks or none; with none the process wakes.
+        // Take at least `missing` chunks, or none. With none the commit fails, so the process
+        // starts its engine.
         let spare = spare_chunks(member.ledger());
         if missing > spare { 0 } else { member.take(wanted.min(spare)) }
     };

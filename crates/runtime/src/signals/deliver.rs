@@ -48,7 +48,7 @@ pub(crate) fn deliver(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
         // SAFETY: `call` is the context of the call that this thread handles. The next pin releases
         // the pins of the guard, whose frames no longer exist.
         unsafe {
-            TrappedCall::make_again(call, guarded_call::number());
+            TrappedCall::restart_syscall(call, guarded_call::number());
             guarded_call::drop_all();
             act_on_signal(signal, info, call);
             resume(call);

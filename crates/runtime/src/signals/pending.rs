@@ -95,10 +95,11 @@ struct Thread {
     held: Held,
     /// Last round of queries in which the thread has reported that it is outside the kernel.
     answered: AtomicU32,
-    /// Call of the thread that may hide pointers: number plus one (0: none), then the arguments.
-    hidden: [AtomicUsize; 7],
-    /// Stack address of the frame of the call in `hidden`.
-    hidden_at: Cell<usize>,
+    /// Call of the thread that may have nested pointers: number plus one (0: none), then the
+    /// arguments.
+    nested: [AtomicUsize; 7],
+    /// Stack address of the frame of the call in `nested`.
+    nested_at: Cell<usize>,
 }
 
 const _: () = assert!(size_of::<Thread>() <= signals::NOTE_BYTES);
@@ -118,14 +119,14 @@ impl Thread {
             previous: Cell::new(ptr::null()),
             held: nothing(),
             answered: AtomicU32::new(0),
-            hidden: [const { AtomicUsize::new(0) }; 7],
-            hidden_at: Cell::new(0),
+            nested: [const { AtomicUsize::new(0) }; 7],
+            nested_at: Cell::new(0),
         }
     }
 
-    fn hidden_call(&self) -> Option<(i64, Arguments)> {
-        let number = self.hidden[0].load(Ordering::SeqCst).checked_sub(1)?;
-        let argument = |at: usize| self.hidden[at + 1].load(Ordering::Relaxed);
+    fn nested_call(&self) -> Option<(i64, Arguments)> {
+        let number = self.nested[0].load(Ordering::SeqCst).checked_sub(1)?;
+        let argument = |at: usize| self.nested[at + 1].load(Ordering::Relaxed);
         Some((number as i64, std::array::from_fn(argument)))
     }
 
@@ -347,40 +348,40 @@ pub(super) fn last_answer(thread: i32) -> u32 {
     of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
 }
 
-fn set_hidden_call(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
+fn set_nested_call(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
     // Clear first: the number of one call must never be seen with the arguments of another.
-    me.hidden[0].store(0, Ordering::SeqCst);
+    me.nested[0].store(0, Ordering::SeqCst);
     if let Some((number, arguments)) = call {
-        for (place, argument) in me.hidden[1..].iter().zip(arguments) {
+        for (place, argument) in me.nested[1..].iter().zip(arguments) {
             place.store(argument, Ordering::Relaxed);
         }
-        me.hidden[0].store(number as usize + 1, Ordering::SeqCst);
+        me.nested[0].store(number as usize + 1, Ordering::SeqCst);
     }
-    me.hidden_at.set(at);
+    me.nested_at.set(at);
 }
 
-/// Records a call that may hide pointers, before it is issued.
-pub(super) fn record_hidden_call(number: i64, arguments: Arguments, at: usize) {
-    with_me(|me| set_hidden_call(me, Some((number, arguments)), at));
+/// Records a call that may have nested pointers, before it is issued.
+pub(super) fn record_nested_call(number: i64, arguments: Arguments, at: usize) {
+    with_me(|me| set_nested_call(me, Some((number, arguments)), at));
 }
 
-/// Clears the record of [`record_hidden_call`] if a jump to the frame at `target` abandons the
+/// Clears the record of [`record_nested_call`] if a jump to the frame at `target` abandons the
 /// call.
 pub(crate) fn jump_to(target: usize) {
     with_me(|me| {
-        if me.hidden_call().is_some() && signal_stack::is_left(me.hidden_at.get(), target) {
-            set_hidden_call(me, None, 0);
+        if me.nested_call().is_some() && signal_stack::is_left(me.nested_at.get(), target) {
+            set_nested_call(me, None, 0);
         }
     });
 }
 
-pub(super) fn hidden_call() -> Option<(i64, Arguments)> {
-    with_me(Thread::hidden_call)
+pub(super) fn nested_call() -> Option<(i64, Arguments)> {
+    with_me(Thread::nested_call)
 }
 
-/// Returns the last call that a thread has recorded because it may hide pointers.
-pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
-    of_thread(thread, Thread::hidden_call).flatten()
+/// Returns the last call that a thread has recorded because it may have nested pointers.
+pub(crate) fn nested_call_of(thread: i32) -> Option<(i64, Arguments)> {
+    of_thread(thread, Thread::nested_call).flatten()
 }
 
 /// Unlists this thread at its exit, and pokes other threads for signals pending for the process.

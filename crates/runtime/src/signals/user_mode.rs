@@ -3,7 +3,7 @@
 //! The thread that wakes a process must know every call that started before the filter was
 //! installed. A thread that waits in a call is visible in /proc. A running thread is queried by a
 //! signal, whose handler runs as soon as the thread leaves the kernel. A thread records a call that
-//! may hide pointers from the filter before it checks if the process is waking.
+//! may have nested pointers before it checks if the process is waking.
 
 use super::pending;
 use crate::base::errno::refused;
@@ -62,7 +62,7 @@ fn restart(context: Context<'_>) {
     if !is_read || code[CODE_BYTES_BEFORE..] != SYSCALL {
         return;
     }
-    let number = match pending::hidden_call() {
+    let number = match pending::nested_call() {
         Some((number, _)) if raw::is_in_gate(call as u64) => Some(number),
         _ => code[..CODE_BYTES_BEFORE].windows(MOVE_BYTES).rev().find_map(|bytes| {
             let &[MOVE, a, b, c, d] = bytes else { return None };
@@ -73,14 +73,14 @@ fn restart(context: Context<'_>) {
     if let Some(number) = number {
         // SAFETY: the thread has made this call by the instruction at `call`, and only the query
         // has interrupted it.
-        unsafe { TrappedCall::make_again(context, number) };
+        unsafe { TrappedCall::restart_syscall(context, number) };
     }
 }
 
-/// Records a call that may hide pointers, before this thread checks if the process is waking and
-/// issues the call. The record remains until the next such call; at worst it makes the waking
+/// Records a call that may have nested pointers, before this thread checks if the process is waking
+/// and issues the call. The record remains until the next such call; at worst it makes the waking
 /// thread pin buffers that no call uses.
-pub(crate) fn note_hidden(number: i64, arguments: Arguments) {
+pub(crate) fn note_nested(number: i64, arguments: Arguments) {
     let local = 0_u8;
-    pending::record_hidden_call(number, arguments, &raw const local as usize);
+    pending::record_nested_call(number, arguments, &raw const local as usize);
 }

@@ -192,7 +192,7 @@ impl Member {
         self.ledger.word(self.entry, Word::Notifications).load(Acquire)
     }
 
-    /// Waits for up to `ns`, or until a notification after those that `seen` counts.
+    /// Waits up to `ns` until the notification count differs from `seen`.
     pub fn await_notification(&self, seen: u64, ns: u64) {
         wait_shared(self.ledger.word(self.entry, Word::Notifications), seen, ns);
     }
@@ -214,7 +214,7 @@ impl Ledger {
     pub(super) fn request(&self, entry: usize, held: usize, floor: usize, need: usize) -> usize {
         let mut count = 0;
         let _ = self.word(entry, Word::Target).fetch_update(AcqRel, Acquire, |word| {
-            let left = self.left(word, held);
+            let left = self.remaining(word, held);
             count = need.min(left.saturating_sub(floor));
             let number = (word >> 32).wrapping_add(1);
             (count > 0).then_some((number << 32) | ((left - count) as u64 + 1))
@@ -226,7 +226,7 @@ impl Ledger {
     }
 
     /// Returns the number of `held` chunks that remain once the request in `word` is met.
-    pub(super) fn left(&self, word: u64, held: usize) -> usize {
+    pub(super) fn remaining(&self, word: u64, held: usize) -> usize {
         ReleaseTarget::of(word, self.shape.chunks).map_or(held, |target| target.keep.min(held))
     }
 

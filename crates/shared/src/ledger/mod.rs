@@ -136,7 +136,7 @@ impl Ledger {
         self.header(Header::Releases).load(Acquire)
     }
 
-    /// Waits for up to `ns`, or until a release after those that `seen` counts.
+    /// Waits up to `ns` until the release count differs from `seen`.
     pub fn await_release(&self, seen: u64, ns: u64) {
         wait_shared(self.header(Header::Releases), seen, ns);
     }

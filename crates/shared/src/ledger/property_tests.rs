@@ -48,7 +48,7 @@ impl Model {
     }
 
     /// Returns the chunks that remain once the request is met.
-    fn left(&self, pid: u32) -> usize {
+    fn remaining(&self, pid: u32) -> usize {
         self.requested.get(&pid).map_or(self.held(pid), |keep| self.held(pid).min(*keep))
     }
 
@@ -57,24 +57,25 @@ impl Model {
         let floor = (self.limit / (2 * self.joined.len())).max(1);
         let benefit = |pid: &u32| self.benefit.get(pid).copied().unwrap_or(0);
         let (held, own) = (self.held(pid), benefit(&pid));
-        let can_release = |other: &&u32| **other != pid && self.left(**other) > floor;
+        let can_release = |other: &&u32| **other != pid && self.remaining(**other) > floor;
         let others: Vec<u32> = self.joined.iter().filter(can_release).copied().collect();
         let is_cheap = |other: &&u32| held < floor || 2 * benefit(other) < own;
         let cheap: Vec<u32> = others.iter().filter(is_cheap).copied().collect();
-        let key = |other: &u32| (benefit(other), usize::MAX - self.left(*other));
+        let key = |other: &u32| (benefit(other), usize::MAX - self.remaining(*other));
         if let Some(least) = cheap.iter().map(key).min() {
             let most = if held < floor { floor - held } else { need };
             let cheapest = cheap.iter().filter(|other| key(other) == least);
-            let of = |other: &u32| (*other, need.min(most).min(self.left(*other) - floor));
+            let of = |other: &u32| (*other, need.min(most).min(self.remaining(*other) - floor));
             return cheapest.map(of).collect();
         }
-        let is_larger =
-            |other: &&u32| 2 * own >= benefit(other) && self.left(**other) > held + held / 4 + 1;
+        let is_larger = |other: &&u32| {
+            2 * own >= benefit(other) && self.remaining(**other) > held + held / 4 + 1
+        };
         let larger: Vec<u32> = others.iter().filter(is_larger).copied().collect();
-        let most = larger.iter().map(|other| self.left(*other)).max();
-        let largest = larger.iter().filter(|other| Some(self.left(**other)) == most);
+        let most = larger.iter().map(|other| self.remaining(*other)).max();
+        let largest = larger.iter().filter(|other| Some(self.remaining(**other)) == most);
         let of = |other: &u32| {
-            let left = self.left(*other);
+            let left = self.remaining(*other);
             (*other, need.min((left - held) / 2).min(left - floor))
         };
         largest.map(of).collect()
@@ -202,7 +203,7 @@ impl Both {
         let (other, others) = all.find(|(_, member)| member.entry == request.entry).unwrap();
         let is_expected = expected.contains(&(*other, request.chunks));
         prop_assert!(is_expected, "{:?} of {:?}", request, expected);
-        let keep = self.model.left(*other) - request.chunks;
+        let keep = self.model.remaining(*other) - request.chunks;
         prop_assert!(keep >= self.ledger.floor());
         prop_assert_eq!(others.release_target().map(|it| it.keep), Some(keep));
         self.model.requested.insert(*other, keep);

@@ -31,7 +31,7 @@ impl Ledger {
         let held = self.held_in(self.within());
         let holding = |(entry, held): (usize, &usize)| {
             let word = |word| self.word(entry, word).load(Acquire);
-            let left = self.left(word(Word::Target), *held);
+            let left = self.remaining(word(Word::Target), *held);
             Holding { held: *held, left, benefit: word(Word::Benefit) }
         };
         held.iter().enumerate().map(holding).collect()

@@ -47,7 +47,7 @@ fn serve_one(queue: &RequestQueue) {
         let seen = queue.notifications();
         if let Some(job) = queue.next_job(0) {
             assert_whole(&job);
-            queue.answer(&job, &Outcome::Done, &[]);
+            queue.complete(&job, &Outcome::Done, &[]);
             return;
         }
         queue.await_notification(seen, u64::MAX);
@@ -91,7 +91,7 @@ fn a_request_withdrawn_and_taken_again_is_never_read_as_half_of_each() {
         let server = thread::spawn(move || {
             let job = queue.next_job(0);
             job.iter().for_each(assert_whole);
-            job.map(|job| (job.pages[0].number, queue.answer(&job, &Outcome::Done, &[])))
+            job.map(|job| (job.pages[0].number, queue.complete(&job, &Outcome::Done, &[])))
         });
         let is_free = queue.await_answer(&ticket, || 0).is_err()
             && queue.take(Operation::Read, process(8), || 0).is_ok_and(|again| {
@@ -118,7 +118,7 @@ fn a_late_answer_does_not_reach_the_next_client() {
             let _ = queue.await_answer(&ticket, || 0);
             queue.take(Operation::Read, process(8), || 0).ok()
         });
-        let is_awaited = queue.answer(&job, &Outcome::Done, &[]);
+        let is_awaited = queue.complete(&job, &Outcome::Done, &[]);
         let next = client.join().unwrap();
         match next {
             Some(next) => assert_eq!(owner(&queue), next.owner),
@@ -155,7 +155,7 @@ fn the_next_server_repeats_requests_left_in_service() {
         let client = thread::spawn(move || queue.await_answer(&ticket, || 0));
         queue.begin_service();
         let job = queue.next_job(0);
-        let is_awaited = job.is_some_and(|job| queue.answer(&job, &Outcome::Done, &[]));
+        let is_awaited = job.is_some_and(|job| queue.complete(&job, &Outcome::Done, &[]));
         let in_time = client.join().unwrap().is_ok();
         assert!(!in_time || is_awaited);
         assert!(matches!(state(&queue), State::Answered | State::Free), "{:?}", state(&queue));

@@ -144,7 +144,7 @@ impl RequestQueue {
         if valid.is_none() {
             let why = "the request queue contains an invalid request: a bug in softswap; please \
                        report it";
-            self.answer(&job, &Outcome::Failed(why.into()), &[]);
+            self.complete(&job, &Outcome::Failed(why.into()), &[]);
             return None;
         }
         Some(job)
@@ -152,7 +152,7 @@ impl RequestQueue {
 
     /// Answers a job, with the `content` of pages that were read. Returns false if the client no
     /// longer waits.
-    pub fn answer(&self, job: &Job, outcome: &Outcome, content: &[u8]) -> bool {
+    pub fn complete(&self, job: &Job, outcome: &Outcome, content: &[u8]) -> bool {
         let pages = content.chunks(self.shape.page_words * 8).take(job.pages.len());
         for (index, bytes) in pages.enumerate() {
             store_bytes(self.buffer(job.at, index), bytes);
@@ -215,7 +215,7 @@ impl RequestQueue {
         self.header(Header::Notifications).load(Acquire)
     }
 
-    /// Waits for up to `ns`, or until a notification after those that `seen` counts.
+    /// Waits up to `ns` until the notification count differs from `seen`.
     pub fn await_notification(&self, seen: u64, ns: u64) {
         wait_shared(self.header(Header::Notifications), seen, ns);
     }

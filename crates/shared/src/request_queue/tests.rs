@@ -70,7 +70,7 @@ fn serve(queue: &RequestQueue, is_done: &AtomicBool) {
             }
             Operation::Discard => job.pages.iter().for_each(|page| drop(stored.remove(&key(page)))),
         }
-        queue.answer(&job, &outcome, &content);
+        queue.complete(&job, &outcome, &content);
     }
 }
 
@@ -148,7 +148,7 @@ fn a_request_abandoned_in_service_is_freed_by_the_server() {
     assert_eq!(queue.await_answer(&ticket, || 0), Err(Failure::Timeout));
     let state = || State::of(queue.requests.owner(ticket.at).state).unwrap();
     assert_eq!(state(), State::Abandoned);
-    assert!(!queue.answer(&job, &Outcome::Done, &[]));
+    assert!(!queue.complete(&job, &Outcome::Done, &[]));
     assert_eq!(state(), State::Free);
 }
 
@@ -232,7 +232,7 @@ proptest! {
         queue.reap(|_| Liveness::Dead, |_| true);
         while let Some(job) = queue.next_job(0) {
             prop_assert!((1..=MAX_PAGES).contains(&job.pages.len()));
-            queue.answer(&job, &Outcome::Lost("x".repeat(1000)), &vec![1; 40 * PAGE]);
+            queue.complete(&job, &Outcome::Lost("x".repeat(1000)), &vec![1; 40 * PAGE]);
         }
         let mut bytes = [0; PAGE];
         prop_assert!(read(&queue, process(1), &[page(1)], &mut bytes).is_err());

@@ -154,7 +154,7 @@ fn child_creates_pool_despite_parent_threads() {
         return;
     }
     let is_done = AtomicUsize::new(0);
-    // Sets `is_done` also if an assertion fails, because the scope waits for its threads.
+    // Sets `is_done` even if an assertion fails, because the scope waits for its threads.
     struct Done<'a>(&'a AtomicUsize);
     impl Drop for Done<'_> {
         fn drop(&mut self) {

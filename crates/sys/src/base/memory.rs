@@ -152,7 +152,8 @@ pub(crate) unsafe fn unmap(start: usize, len: usize) {
 /// # Safety
 /// Rust code that refers to the range needs no access that `prot` lacks.
 pub(crate) unsafe fn protect(start: usize, len: usize, prot: i32) -> io::Result<()> {
-    // SAFETY: no content changes, and the caller promises that no access is missing.
+    // SAFETY: mprotect changes no content. The caller promises that no reference needs an access
+    // that `prot` lacks.
     raw::check(unsafe { raw::syscall(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]) })
         .map(drop)
 }

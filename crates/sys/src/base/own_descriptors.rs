@@ -75,7 +75,8 @@ pub fn forget(fd: i32) {
     }
 }
 
-pub fn is_kept(fd: i32) -> bool {
+/// Returns true if the descriptor is the engine's.
+pub fn contains(fd: i32) -> bool {
     fd >= LOWEST.load(Ordering::Acquire)
         && used().iter().any(|slot| number_of(slot.load(Ordering::Relaxed)) == fd)
 }
@@ -96,11 +97,11 @@ mod tests {
             keep(fd);
         }
         withhold(100_500);
-        assert!(is_kept(100_500) && !is_kept(100_501) && !is_kept(NONE));
+        assert!(contains(100_500) && !contains(100_501) && !contains(NONE));
         assert_eq!(next_from(100_101), Some(100_500));
         forget(100_500);
         assert_eq!(next_from(100_101), Some(100_900));
-        assert!(!is_kept(100_500));
+        assert!(!contains(100_500));
         forget(100_100);
         forget(100_900);
     }

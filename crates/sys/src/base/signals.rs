@@ -267,7 +267,7 @@ pub fn note(base: usize) -> usize {
 
 /// Returns the address of the [`THREAD_DATA_BYTES`] of the thread whose stack is at `base`, zero at
 /// first.
-pub fn room(base: usize) -> usize {
+pub fn thread_data(base: usize) -> usize {
     note(base) + NOTE_BYTES
 }
 
@@ -296,7 +296,7 @@ pub unsafe fn remove_stack(base: usize) {
         unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const none as usize, 0, 0, 0, 0, 0]) };
     if disabled == 0 {
         // SAFETY: the mapping belonged to this thread alone. Signals do not use it any more, and
-        // the caller promises that its room is not in use.
+        // the caller promises that its memory is not in use.
         unsafe { unmap(base, THREAD_BYTES) };
     }
 }
@@ -548,17 +548,17 @@ impl TrappedCall {
     ///
     /// # Safety
     /// `context` is that of a trapped call.
-    pub unsafe fn answer(context: Context<'_>, result: isize) {
+    pub unsafe fn set_result(context: Context<'_>, result: isize) {
         // SAFETY: a call returns its result in rax.
         unsafe { context.set_register(libc::REG_RAX, result as usize) };
     }
 
-    /// Makes the thread repeat the call when the handler returns: moves it back before the
-    /// instruction, which has two bytes.
+    /// Restarts the call when the handler returns: moves rip back to the `syscall` instruction, and
+    /// restores the number in rax.
     ///
     /// # Safety
     /// `context` is that of a call with this number, just after its instruction.
-    pub unsafe fn make_again(context: Context<'_>, number: i64) {
+    pub unsafe fn restart_syscall(context: Context<'_>, number: i64) {
         const INSTRUCTION_BYTES: usize = 2;
         // SAFETY: before its call the thread had the number in rax, and these arguments.
         unsafe {

@@ -8,7 +8,7 @@ use crate::signals::{Context, Mask};
 
 /// Result if a signal arrived before the call, or if the kernel would restart the call after the
 /// signal: ERESTARTNOINTR, which no call returns.
-pub const MADE_AGAIN: isize = -513;
+pub const RESTART: isize = -513;
 
 // Five pushed registers align the stack. Its lowest word holds the call's sixth argument, the word
 // above it the mask to restore. rbx becomes 1 if a signal arrives.
@@ -52,7 +52,7 @@ core::arch::global_asm!(
     "jmp 3f",
     ".hidden softswap_waiting_call_interrupted; .globl softswap_waiting_call_interrupted",
     "softswap_waiting_call_interrupted:",
-    "mov rax, {made_again}",
+    "mov rax, {restart}",
     "3:",
     "mov r12, rax",
     "mov edi, {procmask}",
@@ -74,7 +74,7 @@ core::arch::global_asm!(
     ".size softswap_waiting_call, . - softswap_waiting_call",
     procmask = const libc::SYS_rt_sigprocmask,
     set = const libc::SIG_SETMASK,
-    made_again = const MADE_AGAIN,
+    restart = const RESTART,
 );
 
 unsafe extern "C" {
@@ -92,7 +92,7 @@ unsafe extern "C" {
 }
 
 /// Makes a call, for the program or for the engine, with the mask `open`; then sets the mask
-/// `closed`. Returns the kernel's result, or [`MADE_AGAIN`] if the call must be repeated.
+/// `closed`. Returns the kernel's result, or [`RESTART`] if the call must be repeated.
 ///
 /// # Safety
 /// The conditions of [`raw::syscall_for_program`] hold. Handlers that run meanwhile call
@@ -137,7 +137,7 @@ pub unsafe fn interrupt(context: Context<'_>) {
             context.set_register(libc::REG_RIP, after);
         } else if let Some(after) = raw::after_gate(at) {
             context.set_register(libc::REG_RIP, after);
-            context.set_register(libc::REG_RAX, MADE_AGAIN as usize);
+            context.set_register(libc::REG_RAX, RESTART as usize);
         }
     }
 }

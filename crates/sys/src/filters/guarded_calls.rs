@@ -110,7 +110,7 @@ extern "C" fn on_sigsys(signal: i32, info: &mut siginfo_t, context: Context<'_>)
         if call.by_filter && PROBING.load(Ordering::Relaxed) == raw::current_thread() {
             PROBED.store(true, Ordering::Relaxed);
             // SAFETY: a filter has trapped the call.
-            unsafe { TrappedCall::answer(context, -(libc::EFAULT as isize)) };
+            unsafe { TrappedCall::set_result(context, -(libc::EFAULT as isize)) };
             return;
         }
         let is_programs = call.by_filter && !raw::is_in_gate(call.caller);
@@ -119,9 +119,9 @@ extern "C" fn on_sigsys(signal: i32, info: &mut siginfo_t, context: Context<'_>)
             return;
         }
         let TrappedCall { number, arguments, .. } = call;
-        let result = Call { number, arguments, open: !context.mask() }.answer();
+        let result = Call { number, arguments, open: !context.mask() }.handle();
         // SAFETY: a filter has trapped the call.
-        unsafe { TrappedCall::answer(context, result) };
+        unsafe { TrappedCall::set_result(context, result) };
     });
 }
 
@@ -147,7 +147,7 @@ struct Call {
 }
 
 impl Call {
-    fn answer(&self) -> isize {
+    fn handle(&self) -> isize {
         let buffer = buffer_of(self.number).filter(|at| is_in_area(self.arguments[*at]));
         let mut held = [const { None }; 6];
         for (index, pointee) in pointers(self.number) {

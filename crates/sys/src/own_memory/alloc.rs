@@ -229,7 +229,7 @@ impl Heap {
     ///
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and was not released.
-    pub unsafe fn usable(&self, pointer: *mut u8) -> usize {
+    pub unsafe fn usable_size(&self, pointer: *mut u8) -> usize {
         // SAFETY: `allocate` wrote a header before every pointer that it returned, which stays
         // there until the block is released.
         unsafe { (*pointer.cast::<Header>().sub(1)).size }
@@ -289,7 +289,7 @@ mod tests {
                 let kept = HEAP.allocate(size, layout.align(), true);
                 assert!((kept as usize).is_multiple_of(layout.align()));
                 assert!((0..size).all(|i| *kept.add(i) == 0));
-                assert!(HEAP.usable(kept) >= size);
+                assert!(HEAP.usable_size(kept) >= size);
                 kept.write_bytes(round as u8, size);
                 blocks.push((kept, size, round as u8));
             }

@@ -86,7 +86,8 @@ fn run_mask(slots: usize) -> u64 {
 pub struct Segment {
     /// A bit for each slot that is allocated or missing.
     taken: AtomicU64,
-    /// Only the thread that clears this may access the memory without a run. While it is set, every
+    /// True if the segment is closed. Only the thread that clears this may access the memory
+    /// without a run. While it is set, every
     /// bit of `taken` is set, and no run exists.
     is_closed: AtomicBool,
     missing: u64,

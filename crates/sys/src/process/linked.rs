@@ -212,7 +212,7 @@ impl Linked {
     }
 
     /// Returns the object whose code contains the address `inside`.
-    pub fn around(inside: usize) -> Option<Linked> {
+    pub fn containing(inside: usize) -> Option<Linked> {
         struct Search {
             inside: usize,
             found: Option<Linked>,
@@ -389,7 +389,7 @@ struct FoundObject {
 /// `found` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn softswap_find_object(inside: *const c_void, found: *mut FoundObject) -> i32 {
-    let Some(linked) = Linked::around(inside as usize) else { return -1 };
+    let Some(linked) = Linked::containing(inside as usize) else { return -1 };
     let Some(frames) = linked.segments(libc::PT_GNU_EH_FRAME, 0).next() else { return -1 };
     let loaded = linked.segments(libc::PT_LOAD, 0);
     let (start, end) = loaded.fold((usize::MAX, 0), |(start, end), segment| {
@@ -441,26 +441,28 @@ mod tests {
     fn functions_are_found_in_symbol_tables() {
         for name in [c"getppid", c"setlocale", c"qsort", c"open", c"malloc_usable_size"] {
             let expected = address(name);
-            let library = Linked::around(expected).expect("the C library");
+            let library = Linked::containing(expected).expect("the C library");
             assert_eq!(library.function(name), Some(expected), "{name:?}");
             assert_eq!(definition(name), expected, "{name:?}");
         }
-        let library = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
+        let library =
+            Linked::containing(libc::setlocale as *const () as usize).expect("the C library");
         assert_eq!(library.function(c"no such name"), None);
         assert_eq!(library.function(c"environ"), None, "not a function");
     }
 
     fn own() -> Linked {
-        Linked::around(own as *const () as usize).expect("the executable")
+        Linked::containing(own as *const () as usize).expect("the executable")
     }
 
     #[test]
     fn library_is_found_by_code_address() {
         let own_code = own as *const () as usize;
         assert!(own().code_around(own_code).unwrap().contains(&own_code));
-        let other = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
+        let other =
+            Linked::containing(libc::setlocale as *const () as usize).expect("the C library");
         assert!(other.code_around(own_code).is_none());
-        assert!(Linked::around(0).is_none());
+        assert!(Linked::containing(0).is_none());
     }
 
     #[test]

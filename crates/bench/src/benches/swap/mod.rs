@@ -49,9 +49,9 @@ const AREA_TIMES: u64 = 4;
 /// settings, control groups) are undone however the bench exits.
 #[derive(Args)]
 #[command(after_long_help = "\
-The limit is 25 % or 50 % of the working set. softswap's budget (--memory) is lower, because unmanaged
-memory also counts against the limit: by 3 MiB and 1/64 of the limit in the first round, later by the
-amount measured in earlier rounds and 1 MiB. softswap's group may not use the kernel's swap. The
+The limit is 25 % or 50 % of the working set. softswap's budget (--memory) is the limit less an
+allowance for unmanaged memory: 3 MiB plus 1/64 of the limit in the first round, then the measured
+amount plus 1 MiB. softswap's group may not use the kernel's swap. The
 kernel's sides run with the machine's swappiness and page-cluster (0 for zswap). Their swap file is
 preallocated, in softswap's directory. Their areas are four times as large as the data swapped there,
 because a half-full area is slower.

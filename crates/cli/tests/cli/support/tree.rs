@@ -77,7 +77,7 @@ impl Tree {
         Some(stat["tree"].clone()).filter(Value::is_object).ok_or_else(|| stat.to_string())
     }
 
-    pub(crate) fn answer(&self) -> Value {
+    pub(crate) fn stat(&self) -> Value {
         wait_until("the tree's answer", || self.try_stat())
     }
 

@@ -120,7 +120,7 @@ impl Engine {
             self.lock_again(&locked);
             return Err(refused);
         }
-        self.core.memory.space.lock().take_along(&old, &new);
+        self.core.memory.space.lock().copy_fork_treatment(&old, &new);
         if source == Source::Unmapped {
             mapping::unmap(&self.core, old)?;
         }

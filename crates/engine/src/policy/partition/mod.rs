@@ -308,8 +308,8 @@ impl Partition {
         })
     }
 
-    /// Returns the distance in bytes by which the limit may move.
-    fn room(&self, view: PoolView, towards: Towards) -> usize {
+    /// Returns the maximum distance in bytes by which the limit may move.
+    fn max_move(&self, view: PoolView, towards: Towards) -> usize {
         match towards {
             Towards::Pool => self.most_bytes().saturating_sub(view.limit_bytes),
             Towards::Resident => view.limit_bytes.saturating_sub(self.min_bytes.load(Relaxed)),
@@ -331,9 +331,9 @@ impl Interval<'_> {
     /// Returns the size of a move of `steps` steps; `None` if a smaller one already reaches the
     /// bound.
     fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
-        let room = self.partition.room(self.view, towards);
+        let max = self.partition.max_move(self.view, towards);
         let step_bytes = self.partition.step_bytes();
-        ((steps - 1) * step_bytes < room).then(|| room.min(steps * step_bytes))
+        ((steps - 1) * step_bytes < max).then(|| max.min(steps * step_bytes))
     }
 
     fn plan(&self, towards: Towards, steps: usize) -> Option<Plan> {
@@ -397,7 +397,7 @@ impl Interval<'_> {
     /// the recorded ones, or those that a pool larger by as much would have saved, if more. Beyond
     /// the upper bound the latter are extrapolated.
     fn lost_by_pool(&self, bytes: usize) -> f64 {
-        let most = self.partition.room(self.view, Towards::Pool);
+        let most = self.partition.max_move(self.view, Towards::Pool);
         let more = most.min(bytes);
         let spared = within(&self.seen.pooled, self.steps(more)) * bytes as f64;
         let lost = within(&self.seen.lost, self.steps(bytes));

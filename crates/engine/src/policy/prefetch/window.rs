@@ -142,7 +142,8 @@ enum Marker {
 }
 
 impl Marker {
-    /// Only the request that is reached first contains the marker.
+    /// Returns `end` for the first step: only the request that is reached first contains the
+    /// marker.
     fn at(step: usize, end: Marker) -> Marker {
         if step == 0 { end } else { Marker::Elsewhere }
     }

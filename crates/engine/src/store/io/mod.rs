@@ -73,9 +73,9 @@ pub struct DeviceProperties {
     /// Transfers bypass the page cache. Buffers, offsets and lengths must be multiples of the page
     /// size.
     pub direct: bool,
-    /// Polled reads poll the device for completions (IOPOLL).
+    /// True if polled reads poll the device for completions (IOPOLL).
     pub device_polling: bool,
-    /// Most buffers are registered with the kernel (fixed buffers).
+    /// True if most buffers are registered with the kernel (fixed buffers).
     pub(crate) fixed_buffers: bool,
     /// Pages are only in the memory of other machines; the other fields do not apply.
     pub(crate) remote: bool,
@@ -107,8 +107,9 @@ pub trait Device: Send + Sync {
     /// Opens a channel for one fault context or reclaim thread; may allocate.
     fn open_lane(&self) -> Lane;
 
-    /// Announces the address range of most buffers, before lanes are opened, so that the device can
-    /// register it. `None` disables rings.
+    /// Passes the address range of most buffers, before lanes are opened, so that the device can
+    /// register it with io_uring. `None`: nothing is registered, because this area's lanes have no
+    /// rings.
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
         let _ = range;
     }

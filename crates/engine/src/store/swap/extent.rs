@@ -178,7 +178,8 @@ impl ExtentMap {
 
     /// Iterates over the contiguous pieces of `nr_pages` pages from `first_page`, in order.
     ///
-    /// Only the first needs a search. A page outside all extents ends the iteration with an error.
+    /// Only the first piece needs a search. A page outside all extents ends the iteration with an
+    /// error.
     pub(crate) fn pieces(&self, first_page: u64, nr_pages: u64) -> Pieces<'_> {
         let end = first_page.saturating_add(nr_pages);
         Pieces { map: self, page: first_page, end, after: None }
@@ -192,7 +193,7 @@ impl ExtentMap {
         }
         let count = self.count.load(Ordering::Acquire) as usize;
         if count > 0 {
-            let (first, candidates) = self.hints.around(page, pages, count);
+            let (first, candidates) = self.hints.candidates(page, pages, count);
             let extent = self.extent(self.search(page, first, candidates), pages, count);
             if extent.holds(page) {
                 return Ok(extent);

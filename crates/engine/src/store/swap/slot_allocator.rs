@@ -43,7 +43,8 @@ const STRIPES: usize = 16;
 /// A processor replaces its current cluster if the longest free run is shorter.
 const SHORT_SLOTS: usize = 8;
 
-/// Some slots to be freed were not in use: a bug of the caller. The slots in use have been freed.
+/// Error of a free: some slots were not in use, which is a bug of the caller. The slots in use have
+/// been freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "slots {first}..{} were freed, but not all of them were in use: a bug in softswap; please \
@@ -141,7 +142,7 @@ impl SlotAllocator {
     /// Takes up to `want` adjacent slots, in one run and without searching far. Returns the first
     /// slot and their number.
     #[must_use]
-    pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
+    pub fn alloc_slots(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
         let own = self.lists_of(cpu);
         self.alloc_held(own, want, want)

@@ -328,7 +328,7 @@ fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
                 !done.load(Ordering::Acquire)
             });
         });
-        // End the thread also if `holds` panics. Otherwise the scope would wait for it forever.
+        // End the thread even if `holds` panics. Otherwise the scope would wait for it forever.
         let _end = Finally(|| {
             done.store(true, Ordering::Release);
             world.engine.wake_background();

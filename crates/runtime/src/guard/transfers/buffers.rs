@@ -83,7 +83,7 @@ pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
 
 /// Returns space for `count` values: `inline` if they fit, otherwise a mapping that lasts as long
 /// as the pins. Returns `None` if there is no memory.
-pub(super) fn room<'p, T: Copy>(
+pub(super) fn space_for<'p, T: Copy>(
     pins: &mut Pins<'_, MAX_RANGES>,
     inline: &'p mut [T],
     count: usize,

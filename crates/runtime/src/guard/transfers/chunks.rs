@@ -1,6 +1,6 @@
 //! Transfers cut into pieces that can be pinned.
 
-use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, room};
+use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, space_for};
 use crate::base::errno::refused;
 use crate::base::{guarded_call, instance};
 use crate::memory::pins::Pins;
@@ -33,7 +33,7 @@ pub(super) fn in_chunks(
 ) -> isize {
     let mut kept = Pins::new(engine);
     let mut inline = [EMPTY; INLINE_COUNT];
-    let Some(vectors) = room(&mut kept, &mut inline, originals.len()) else {
+    let Some(vectors) = space_for(&mut kept, &mut inline, originals.len()) else {
         return refused(libc::ENOMEM);
     };
     let mut progress = Progress { originals, index: 0, skip: 0 };

@@ -4,7 +4,7 @@ use super::{messages, vectors};
 use crate::base::issue_call::Arguments;
 use softswap_engine::api::engine::Engine;
 
-pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
+pub(crate) fn transfer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     Some(match number {
         libc::SYS_read
         | libc::SYS_pread64

@@ -5,7 +5,7 @@
 //! kernel reports the error.
 
 use super::buffers::MAX_VECTORS;
-use super::dispatch::answer;
+use super::dispatch::transfer;
 use super::{other_process, vectors};
 use crate::base::cancellation::until_cancelled;
 use crate::base::errno::c_result;
@@ -15,10 +15,10 @@ use crate::base::{instance, uaccess};
 use crate::signals::user_mode;
 use libc::{iovec, mmsghdr, msghdr, pid_t, timespec};
 
-/// Returns true if a call would hide managed memory from the filter: the array itself is not
-/// managed (else it traps), but one of its buffers is.
-fn hides(vectors: usize, count: usize) -> bool {
-    let is_hidden = |index| {
+/// Returns true if a call has nested buffers in managed memory that the filter does not see: the
+/// array itself is not managed (else the call traps), but one of its buffers is.
+fn has_nested(vectors: usize, count: usize) -> bool {
+    let is_managed = |index| {
         let vector = vectors as *const iovec;
         // SAFETY: the array was found readable.
         let vector = unsafe { vector.add(index).read_unaligned() };
@@ -27,33 +27,33 @@ fn hides(vectors: usize, count: usize) -> bool {
     !instance::is_managed(vectors)
         && count <= MAX_VECTORS
         && uaccess::is_readable(vectors, count * size_of::<iovec>())
-        && (0..count).any(is_hidden)
+        && (0..count).any(is_managed)
 }
 
-fn message_hides(message: usize) -> bool {
+fn message_is_nested(message: usize) -> bool {
     if instance::engine().is_none() || instance::is_managed(message) {
         return false;
     }
     let Some(header) = uaccess::get_user::<msghdr>(message) else { return false };
     let inside = [header.msg_name, header.msg_control, header.msg_iov.cast()];
     inside.iter().any(|pointer| instance::is_managed(*pointer as usize))
-        || hides(header.msg_iov as usize, header.msg_iovlen)
+        || has_nested(header.msg_iov as usize, header.msg_iovlen)
 }
 
-fn any_hides(messages: usize, count: usize) -> bool {
+fn any_is_nested(messages: usize, count: usize) -> bool {
     const MAX_MESSAGES: usize = 1024;
     instance::engine().is_some()
         && !instance::is_managed(messages)
         && (0..count.min(MAX_MESSAGES))
-            .any(|index| message_hides(messages.wrapping_add(index * size_of::<mmsghdr>())))
+            .any(|index| message_is_nested(messages.wrapping_add(index * size_of::<mmsghdr>())))
 }
 
 fn has_managed_buffers(number: i64, arguments: Arguments) -> bool {
     let [_, second, third, ..] = arguments;
     match number {
-        libc::SYS_sendmsg | libc::SYS_recvmsg => message_hides(second),
-        libc::SYS_sendmmsg | libc::SYS_recvmmsg => any_hides(second, third as u32 as usize),
-        _ if vectors::has_vectors(number) => hides(second, third),
+        libc::SYS_sendmsg | libc::SYS_recvmsg => message_is_nested(second),
+        libc::SYS_sendmmsg | libc::SYS_recvmmsg => any_is_nested(second, third as u32 as usize),
+        _ if vectors::has_vectors(number) => has_nested(second, third),
         _ => {
             debug_assert!(false, "call {number} has a handler, but no case in has_managed_buffers");
             false
@@ -61,36 +61,36 @@ fn has_managed_buffers(number: i64, arguments: Arguments) -> bool {
     }
 }
 
-/// Records a call of a multi-threaded sleeping process that may hide managed buffers, because the
+/// Records a call of a multi-threaded sleeping process that may have nested buffers, because the
 /// process may wake before the call has started. If the process is waking, waits until it is awake.
 fn note_asleep(number: i64, arguments: Arguments) {
     if !instance::emulates_signals() || !instance::may_wake() {
         return;
     }
-    user_mode::note_hidden(number, arguments);
+    user_mode::note_nested(number, arguments);
     if !instance::is_asleep() {
         instance::await_waking();
     }
 }
 
-/// Handles a call that hides managed buffers. Returns `None` for other calls, which the C library
-/// issues.
-fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
+/// Handles a call with nested buffers in managed memory. Returns `None` for other calls, which the
+/// C library issues.
+fn handle_nested(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
-    if has_managed_buffers(number, arguments) { answer(engine, number, arguments) } else { None }
+    if has_managed_buffers(number, arguments) { transfer(engine, number, arguments) } else { None }
 }
 
-/// Does the same as [`hidden`] for a cancellation point: as in the C library, the thread can be
-/// cancelled at any moment during the call. The call's pins are released when the thread exits
+/// Does the same as [`handle_nested`] for a cancellation point: as in the C library, the thread can
+/// be cancelled at any moment during the call. The call's pins are released when the thread exits
 /// ([`crate::memory::pins`]).
-fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
+fn handle_nested_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
     if !has_managed_buffers(number, arguments) {
         return None;
     }
-    until_cancelled(|| answer(engine, number, arguments))
+    until_cancelled(|| transfer(engine, number, arguments))
 }
 
 macro_rules! raw_handlers {
@@ -98,7 +98,7 @@ macro_rules! raw_handlers {
         pub(crate) fn answer_for(number: i64) -> Option<Answer> {
             match number {
                 $(libc::$number => Some(|arguments| {
-                    hidden(libc::$number, arguments)
+                    handle_nested(libc::$number, arguments)
                         .unwrap_or_else(|| issue(libc::$number, arguments))
                 }),)*
                 _ => None,
@@ -113,13 +113,13 @@ raw_handlers! {
     SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
 }
 
-/// Defines interposed calls. The C library issues those that hide nothing.
-macro_rules! hiding {
+/// Defines interposed calls. The C library issues those without managed nested buffers.
+macro_rules! nested_calls {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $result:ty: $number:ident[$($word:ident)*];)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $result {
             real!($name: fn($($ty),*) -> $result);
-            match hidden_until_cancelled(libc::$number, padded([$($word as usize),*])) {
+            match handle_nested_until_cancelled(libc::$number, padded([$($word as usize),*])) {
                 Some(result) => c_result(result) as $result,
                 // SAFETY: this is the C library's function of this name; the program passes the
                 // arguments.
@@ -134,7 +134,7 @@ const ZERO: usize = 0;
 
 type Vectors = *const iovec;
 
-hiding! {
+nested_calls! {
     readv(fd: i32, vectors: Vectors, count: i32) -> isize: SYS_readv[fd vectors count];
     writev(fd: i32, vectors: Vectors, count: i32) -> isize: SYS_writev[fd vectors count];
     preadv(fd: i32, vectors: Vectors, count: i32, at: i64) -> isize: SYS_preadv[fd vectors count at];
@@ -166,7 +166,7 @@ hiding! {
 macro_rules! between_processes {
     ($name:ident, $number:ident, $($arg:expr),*) => {{
         real!($name: fn(pid_t, Vectors, usize, Vectors, usize, usize) -> isize);
-        match hidden(libc::$number, [$($arg as usize),*]) {
+        match handle_nested(libc::$number, [$($arg as usize),*]) {
             Some(result) => c_result(result),
             // SAFETY: this is the C library's function of this name; the program passes the
             // arguments.

@@ -3,7 +3,9 @@
 //! A message consists of data, an address and control data. All are buffers, listed message by
 //! message, the data first.
 
-use super::buffers::{Buffers, EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, RECEIVED, cut, room};
+use super::buffers::{
+    Buffers, EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, RECEIVED, cut, space_for,
+};
 use super::chunks::{Moved, in_chunks};
 use super::descriptor_kind::{Kind, drops_truncated, kind_of};
 use super::reading::{max_waiting, waits_for_all};
@@ -120,7 +122,7 @@ fn send_by(
     let issue = |message: &msghdr, flags| issue_one(fd, message, flags);
     let Some(count) = buffers_of(&message) else { return issue(&message, flags) };
     let (mut pins, mut inline) = (Pins::<MAX_RANGES>::new(engine), [EMPTY; INLINE_COUNT]);
-    let Some(list) = room(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
+    let Some(list) = space_for(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
         return issue(&message, flags);
     }
@@ -161,7 +163,7 @@ pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     };
     let Some(count) = buffers_of(&message) else { return issue(&mut message) };
     let (mut pins, mut inline) = (Pins::<MAX_RANGES>::new(engine), [EMPTY; INLINE_COUNT]);
-    let Some(list) = room(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
+    let Some(list) = space_for(&mut pins, &mut inline, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
         return issue_unchanged();
     }
@@ -229,13 +231,13 @@ fn read_headers<'p>(
     original: usize,
     count: usize,
 ) -> Option<Messages<'p>> {
-    let headers = room(pins, inline, count)?;
+    let headers = space_for(pins, inline, count)?;
     if !uaccess::get_user_array(original, headers) {
         return None;
     }
     let counts = headers.iter().map(|header| buffers_of(&header.msg_hdr));
     let total = counts.sum::<Option<usize>>()?;
-    let buffers = room(pins, inline_buffers, total)?;
+    let buffers = space_for(pins, inline_buffers, total)?;
     let mut rest = &mut *buffers;
     for header in headers.iter() {
         let (list, others) = rest.split_at_mut(buffers_of(&header.msg_hdr)?);

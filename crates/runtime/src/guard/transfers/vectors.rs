@@ -1,6 +1,6 @@
 //! Calls over one buffer, and over an array of buffers.
 
-use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, cut, room};
+use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, cut, space_for};
 use super::chunks::{Moved, in_chunks};
 use super::transfer_call::Call;
 use super::{reading, writing};
@@ -70,7 +70,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
     if count > MAX_VECTORS {
         return issue(number, arguments);
     }
-    let Some(originals) = room(&mut pins, &mut inline, count) else {
+    let Some(originals) = space_for(&mut pins, &mut inline, count) else {
         return refused(libc::ENOMEM);
     };
     if !uaccess::get_user_array(address, originals) || !cut(originals) {

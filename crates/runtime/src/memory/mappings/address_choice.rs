@@ -110,12 +110,12 @@ fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<us
         }
     }
     let is_hint = hint != 0 && !is_inside && prot == libc::PROT_NONE;
-    if is_hint && hint_retries::is_kept(hint, len) {
+    if is_hint && hint_retries::allows_hint(hint, len) {
         return None;
     }
     let address = signals::with_all_blocked(|| engine.map(len, prot)).ok()??;
     if is_hint {
-        hint_retries::not_kept(address);
+        hint_retries::note_other_address(address);
     }
     Some(address)
 }

@@ -37,7 +37,7 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
 }
 
 /// Handles a trapped memory call about the window; `None` for other calls.
-pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
+pub(crate) fn handle(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     let [address, len, third, fourth, ..] = arguments;
     if engine.contains(address)
         && let Some(refused) = filter_verdict::refusal(number, arguments)
@@ -88,14 +88,14 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
 fn dispatch(number: i64, arguments: Arguments) -> isize {
     let asleep = match number {
         libc::SYS_mremap => asleep::remap(arguments),
-        _ => asleep::answer(number, arguments),
+        _ => asleep::handle(number, arguments),
     };
     if let Some(result) = asleep {
         return result;
     }
     match instance::engine() {
         Some(engine) if engine.contains(arguments[0]) => {
-            answer(engine, number, arguments).unwrap_or_else(|| issue(number, arguments))
+            handle(engine, number, arguments).unwrap_or_else(|| issue(number, arguments))
         }
         // The target may be in the window.
         Some(engine) if number == libc::SYS_mremap && engine.contains(arguments[4]) => {

@@ -1,7 +1,7 @@
 //! `mmap`, related calls, and `brk`.
 //!
 //! Private anonymous memory of at least 64 KiB is placed in the window and managed by the engine,
-//! also if it is mapped from `/dev/zero`. The kernel handles everything else. Calls about the
+//! even if it is mapped from `/dev/zero`. The kernel handles everything else. Calls about the
 //! window are handled here, whether they arrive through the C library or as raw system calls
 //! (through the guard). The rules:
 //!

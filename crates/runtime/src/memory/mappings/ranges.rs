@@ -269,7 +269,7 @@ pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize)
 
 /// Returns start and length of the pages that contain an unaligned range. The length may wrap
 /// around, as in Linux.
-fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
+fn enclosing_pages(address: usize, len: usize) -> Result<(usize, usize), isize> {
     let offset = address % PAGE_SIZE;
     let (start, len) = (address - offset, len.wrapping_add(offset));
     let len = len.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
@@ -278,7 +278,7 @@ fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
 
 /// `mlock`, and `mlock2` with or without MLOCK_ONFAULT: all pages are faulted in immediately.
 pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
-    let (start, len) = match around(address, len) {
+    let (start, len) = match enclosing_pages(address, len) {
         Ok((start, len)) if len > 0 => (start, len),
         // Nothing is locked, but the kernel first checks privileges and limits.
         _ => return issue(libc::SYS_mlock, [address, len, 0, 0, 0, 0]),
@@ -305,7 +305,7 @@ pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
 }
 
 pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
-    let (start, len) = match around(address, len) {
+    let (start, len) = match enclosing_pages(address, len) {
         Ok(range) => range,
         Err(error) => return error,
     };

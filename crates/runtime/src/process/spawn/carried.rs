@@ -194,7 +194,9 @@ pub(super) fn additions(
     let takes_library = takes_library && budget.is_none() && preloaded_sanitizer(value).is_none();
     if entries(value).any(is_library) != takes_library {
         let text = match takes_library {
-            true => write_preload(copies, value.len(), around(value, carried).into_iter()),
+            true => {
+                write_preload(copies, value.len(), split_for_library(value, carried).into_iter())
+            }
             false => {
                 write_preload(copies, value.len(), entries(value).filter(|it| !is_library(it)))
             }
@@ -212,7 +214,7 @@ pub(super) fn additions(
 
 /// Returns the entries before the library, the library, and the entries after it. Entries that the
 /// program has added to LD_PRELOAD stay first; the user's entries stay last.
-fn around<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
+fn split_for_library<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
     let first = value.strip_suffix(&carried.user_entries[..]);
     match first.filter(|first| first.last().is_none_or(|byte| matches!(byte, b':' | b' '))) {
         Some([first @ .., _]) => [first, &carried.library, &carried.user_entries],

@@ -37,13 +37,13 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
     unsafe {
         let mut readable = Readable::new();
         let envp_bytes = readable.strings_bytes(envp);
-        let room = readable.text_bytes(path)
+        let capacity = readable.text_bytes(path)
             + readable.strings_bytes(argv)
             + envp_bytes
             + carried::environment_bytes(envp_bytes)
             + started_program::SCRATCH_BYTES
             + LINK_BYTES;
-        let Some(mut copies) = Copies::with_capacity(room) else {
+        let Some(mut copies) = Copies::with_capacity(capacity) else {
             return refused(libc::E2BIG);
         };
         let copied = copies.copy_text(path);
@@ -76,8 +76,8 @@ const LINK_BYTES: usize = 32;
 unsafe fn write_link(link: *mut u8, fd: i32) -> *const c_char {
     use std::io::Write;
     // SAFETY: `link` has space for these bytes.
-    let mut room = unsafe { std::slice::from_raw_parts_mut(link, LINK_BYTES) };
-    let _ = write!(room, "/proc/self/fd/{fd}\0");
+    let mut text = unsafe { std::slice::from_raw_parts_mut(link, LINK_BYTES) };
+    let _ = write!(text, "/proc/self/fd/{fd}\0");
     link.cast()
 }
 

@@ -49,12 +49,12 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let envp_bytes = readable.strings_bytes(envp);
     let envp_bytes = 2 * (envp_bytes + carried::environment_bytes(envp_bytes));
     // The shell's argument list is longer by one word, which the space for the strings covers.
-    let room = 2 * (path_room + file_room + argv_bytes)
+    let capacity = 2 * (path_room + file_room + argv_bytes)
         + envp_bytes
         + started_program::SCRATCH_BYTES
         + SHELL.count_bytes()
         + ROUNDING_WORDS * size_of::<usize>();
-    let Some(mut copies) = Copies::with_capacity(room) else { return refused(libc::E2BIG) };
+    let Some(mut copies) = Copies::with_capacity(capacity) else { return refused(libc::E2BIG) };
     // SAFETY: both strings were found readable, and are copied.
     let (file, path) = unsafe {
         let file: &'static CStr = CStr::from_ptr(copies.copy_text(file));

@@ -49,16 +49,16 @@ fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usiz
 /// # Safety
 /// `actions` is a valid file-actions object.
 unsafe fn actions_bytes(actions: &Actions) -> usize {
-    let mut room = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
+    let mut capacity = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
     for index in 0..actions.used as usize {
         // SAFETY: `index` is within the array; the word is a path.
         unsafe {
             let action = &*actions.actions.add(index);
-            room += path_word(action)
+            capacity += path_word(action)
                 .map_or(0, |word| Readable::new().text_bytes(action[word] as *const c_char));
         }
     }
-    room
+    capacity
 }
 
 /// # Safety
@@ -135,7 +135,7 @@ unsafe fn spawn(
         let parsed = actions.cast::<Actions>().as_ref();
         let mut readable = Readable::new();
         let envp_bytes = readable.strings_bytes(envp);
-        let room = readable.text_bytes(path)
+        let capacity = readable.text_bytes(path)
             + readable.strings_bytes(argv)
             + envp_bytes
             + carried::environment_bytes(envp_bytes)
@@ -143,7 +143,7 @@ unsafe fn spawn(
             + if is_searched_for { path_search::path_bytes(path) } else { 0 }
             + parsed.map_or(0, |actions| actions_bytes(actions))
             + size_of::<libc::posix_spawnattr_t>();
-        let Some(mut copies) = Copies::with_capacity(room) else { return libc::ENOMEM };
+        let Some(mut copies) = Copies::with_capacity(capacity) else { return libc::ENOMEM };
         let path = copies.copy_text(path);
         let argv = copies.copy_strings(argv);
         let is_full = !carried::is_set() || {

@@ -28,8 +28,8 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         let engine = instance::engine();
         let mut readable = Readable::new();
         let environment_bytes = readable.strings_bytes(environment());
-        let room = readable.text_bytes(command) + carried::environment_bytes(environment_bytes);
-        let Some(mut copies) = Copies::with_capacity(room) else {
+        let capacity = readable.text_bytes(command) + carried::environment_bytes(environment_bytes);
+        let Some(mut copies) = Copies::with_capacity(capacity) else {
             raw::set_errno(libc::ENOMEM);
             return std::ptr::null_mut();
         };

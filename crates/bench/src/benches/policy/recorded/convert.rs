@@ -63,10 +63,10 @@ impl Script {
                 self.events.push((number, Event::Touch { page: 0, is_write, content: None }));
                 self.cpu_ns.push((at, cpu_ns));
             }
-            Noted::Left { page, lz4_bytes, zstd_bytes } => {
+            Noted::Evicted { page, lz4_bytes, zstd_bytes } => {
                 self.set_content(page, Content { lz4: units(lz4_bytes), zstd: units(zstd_bytes) });
             }
-            Noted::Filled { page } => self.set_content(page, Content::default()),
+            Noted::SameFilled { page } => self.set_content(page, Content::default()),
             Noted::Freed { page, pages } => {
                 // Record only pages that existed.
                 let range = page..page.saturating_add(pages);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn touch_records_page_content_at_eviction() {
-        let left = Noted::Left { page: 900, lz4_bytes: 100, zstd_bytes: 4096 };
+        let left = Noted::Evicted { page: 900, lz4_bytes: 100, zstd_bytes: 4096 };
         let found = of(&[touch(900), touch(7), left, touch(900), left], ALL);
         let expected = [touched(17, Some((2, 64))), touched(0, None), touched(17, None)];
         assert_eq!((&found.events[..], found.pages, found.cpu_us), (&expected[..], 18, 3));
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn freed_page_gets_new_number() {
         let freed = Noted::Freed { page: 0, pages: 1000 };
-        let filled = Noted::Filled { page: 7 };
+        let filled = Noted::SameFilled { page: 7 };
         let found = of(&[touch(7), touch(8), filled, freed, freed, touch(7)], ALL);
         let expected = [
             touched(0, Some((0, 0))),

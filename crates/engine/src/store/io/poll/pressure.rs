@@ -11,18 +11,18 @@
 use softswap_sys::load::Load;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Time for which the first sign counts, in ns.
+/// Time for which polling is off after too many threads waited at the same time, in ns.
 const FIRST_PRESSURE_NS: u64 = 10_000_000;
 /// Polling time over which the loss is judged, in ns; it averages other threads' time slices.
 const INTERVAL_NS: u64 = 50_000_000;
 /// Divisor: a loss of more than 1/8 is too much, because polling gains about 1/4 over sleeping.
 const TOLERATED_LOSS: u64 = 8;
-/// Time for which an interval with too much loss counts at first, in ns.
+/// Time for which polling is off after the first interval with too much loss, in ns.
 const FIRST_BACKOFF_NS: u64 = 50_000_000;
-/// Longest time for which intervals with too much loss count, in ns.
+/// Maximum of that time, in ns; it doubles with each such interval in a row.
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
-/// Time for which too many runnable threads count, in ns.
+/// Time for which polling is off after a survey found too many runnable threads, in ns.
 const DEMAND_NS: u64 = 10_000_000;
 /// One thread, in units of the mean number of runnable threads.
 const ONE: u32 = 256;
@@ -160,7 +160,8 @@ mod tests {
         assert!(!pressure.is_contended(DEMAND_NS), "a single count is capped");
     }
 
-    /// Returns the time for which another interval counts, if it lost 1/`loss` of its time.
+    /// Returns the time for which polling is off after another interval that lost 1/`loss` of its
+    /// time.
     fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
         const POLL_NS: u64 = INTERVAL_NS / 100;
         for _ in 0..100 {

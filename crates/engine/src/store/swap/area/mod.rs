@@ -268,7 +268,7 @@ impl Area {
         self.grow_ahead();
         let mut punched = 0;
         loop {
-            if let Some((first, len)) = self.slots.alloc_run(cpu, want) {
+            if let Some((first, len)) = self.slots.alloc_slots(cpu, want) {
                 if self.has_punched.load(Acquire)
                     && let Err(full) = self.claim_again(first)
                 {

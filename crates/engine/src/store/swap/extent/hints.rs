@@ -26,7 +26,7 @@ impl Hints {
     /// Returns the first candidate entry for `page` and the number of candidates, valid if the
     /// hints are current. All are below `count`, which must not be 0.
     #[inline]
-    pub(super) fn around(&self, page: u64, pages: u64, count: usize) -> (usize, usize) {
+    pub(super) fn candidates(&self, page: u64, pages: u64, count: usize) -> (usize, usize) {
         let shift = self.shift.load(Ordering::Relaxed);
         let bucket = page >> shift;
         let first = self.hint(bucket).min(count - 1);

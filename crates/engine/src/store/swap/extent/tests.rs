@@ -157,7 +157,7 @@ fn hints_are_correct_and_use_four_bytes_per_extent() {
             for index in 0..keep {
                 let extent = map.extent(index, pages, keep);
                 for page in [extent.start, extent.start.midpoint(extent.end), extent.end - 1] {
-                    let (first, candidates) = map.hints.around(page, pages, keep);
+                    let (first, candidates) = map.hints.candidates(page, pages, keep);
                     assert!((first..first + candidates).contains(&index), "{name}, page {page}");
                     let mapping =
                         Mapping { block: page + index as u64, pages_left: extent.end - page };
@@ -174,7 +174,7 @@ fn similar_extents_need_few_probes() {
         let map = map_of(*lengths, 10_000);
         let most = (0..map.pages())
             .step_by(97)
-            .map(|page| map.hints.around(page, map.pages(), map.count()).1);
+            .map(|page| map.hints.candidates(page, map.pages(), map.count()).1);
         assert!(most.max().unwrap() <= 4, "{name}");
     }
 }

@@ -52,7 +52,7 @@ struct Model {
 impl Model {
     fn apply(&mut self, slots: &SlotAllocator, step: &Step) {
         match *step {
-            Step::Alloc { cpu, want } => match slots.alloc_run(cpu, want) {
+            Step::Alloc { cpu, want } => match slots.alloc_slots(cpu, want) {
                 Some((first, len)) => {
                     assert!((1..=want).contains(&len));
                     for slot in first..first + len as u64 {
@@ -118,7 +118,7 @@ impl Model {
                 assert_eq!(removed.len() as u64, gone, "only free slots");
             }
             Step::SetAside { cpu, want } => {
-                if let Some((first, len)) = slots.alloc_run(cpu, want) {
+                if let Some((first, len)) = slots.alloc_slots(cpu, want) {
                     slots.set_aside(first, len);
                 }
             }
@@ -155,6 +155,6 @@ proptest! {
         while !model.free.is_empty() {
             model.apply(&slots, &Step::Alloc { cpu: 0, want: 512 });
         }
-        assert_eq!(slots.alloc_run(1, 1), None);
+        assert_eq!(slots.alloc_slots(1, 1), None);
     }
 }

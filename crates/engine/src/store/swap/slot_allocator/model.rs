@@ -17,7 +17,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 fn with_a_full_cluster() -> Arc<SlotAllocator> {
     let slots = SlotAllocator::new(2, 2).unwrap();
     assert_eq!(slots.grow(2), 2);
-    assert_eq!(slots.alloc_run(0, 64), Some((CLUSTER, 64)));
+    assert_eq!(slots.alloc_slots(0, 64), Some((CLUSTER, 64)));
     Arc::new(slots)
 }
 
@@ -32,7 +32,7 @@ fn spawn<R: 'static>(
 /// Allocates all free slots, and checks that each is unique.
 fn drain(slots: &SlotAllocator) -> u64 {
     let mut taken = std::collections::BTreeSet::new();
-    while let Some((first, len)) = slots.alloc_run(0, 64) {
+    while let Some((first, len)) = slots.alloc_slots(0, 64) {
         for slot in first..first + len as u64 {
             assert!(taken.insert(slot), "slot {slot} twice");
         }
@@ -49,7 +49,7 @@ fn slot_freed_during_cluster_transfer_is_found() {
             slots.free(CLUSTER + 9, 1).unwrap();
         });
         // Processor 0 replaces its full cluster.
-        let (_, len) = slots.alloc_run(0, 4).unwrap();
+        let (_, len) = slots.alloc_slots(0, 4).unwrap();
         freeing.join().unwrap();
         // All of cluster 0 except slot 0, and two of cluster 1.
         assert_eq!(len as u64 + drain(&slots), CLUSTER - 1 + 2);
@@ -61,14 +61,14 @@ fn slot_freed_during_cluster_steal_is_found() {
     check(|| {
         let slots = with_a_full_cluster();
         // Processor 0 uses up cluster 0.
-        while slots.alloc_run(0, 64).is_some() {}
+        while slots.alloc_slots(0, 64).is_some() {}
         slots.free(CLUSTER, 1).unwrap();
         let freeing = spawn(&slots, |slots| {
             slots.free(CLUSTER + 3, 1).unwrap();
             slots.free(CLUSTER + 9, 55).unwrap();
         });
         // From processor 0's free-list set to that of processor 1.
-        let (first, len) = slots.alloc_run(1, 1).unwrap();
+        let (first, len) = slots.alloc_slots(1, 1).unwrap();
         assert_eq!((first / CLUSTER, len), (1, 1));
         freeing.join().unwrap();
         assert_eq!(len as u64 + drain(&slots), 57);
@@ -81,8 +81,8 @@ fn allocation_succeeds_during_cluster_transfer() {
         let slots = SlotAllocator::new(1, 2).unwrap();
         assert_eq!(slots.grow(1), 1);
         let slots = Arc::new(slots);
-        let other = spawn(&slots, |slots| slots.alloc_run(1, 4).unwrap());
-        let run = slots.alloc_run(0, 4).unwrap();
+        let other = spawn(&slots, |slots| slots.alloc_slots(1, 4).unwrap());
+        let run = slots.alloc_slots(0, 4).unwrap();
         assert_ne!(run.0, other.join().unwrap().0);
         assert_eq!(drain(&slots), CLUSTER - 1 - 8);
     });
@@ -92,14 +92,14 @@ fn allocation_succeeds_during_cluster_transfer() {
 fn allocation_succeeds_during_concurrent_frees() {
     check(|| {
         let slots = with_a_full_cluster();
-        assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
+        assert_eq!(slots.alloc_slots(1, 64), Some((1, 63)));
         slots.free(5, 1).unwrap();
         let other = spawn(&slots, |slots| {
             slots.free(CLUSTER + 3, 1).unwrap();
-            slots.alloc_run(1, 1).unwrap()
+            slots.alloc_slots(1, 1).unwrap()
         });
         // One slot is free at any time, in one of the two current clusters.
-        let run = slots.alloc_run(0, 1).unwrap();
+        let run = slots.alloc_slots(0, 1).unwrap();
         assert_ne!(run, other.join().unwrap());
         assert_eq!(drain(&slots), 0);
     });
@@ -109,14 +109,14 @@ fn allocation_succeeds_during_concurrent_frees() {
 fn mutual_steals_neither_deadlock_nor_share() {
     check(|| {
         let slots = with_a_full_cluster();
-        assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
+        assert_eq!(slots.alloc_slots(1, 64), Some((1, 63)));
         // Each replaces its cluster with the other's.
         let other = spawn(&slots, |slots| {
             slots.free(1, 40).unwrap();
-            slots.alloc_run(0, 30).unwrap()
+            slots.alloc_slots(0, 30).unwrap()
         });
         slots.free(CLUSTER, 40).unwrap();
-        let (first, len) = slots.alloc_run(1, 30).unwrap();
+        let (first, len) = slots.alloc_slots(1, 30).unwrap();
         let (other, more) = other.join().unwrap();
         assert!(first + len as u64 <= other || other + more as u64 <= first);
         assert_eq!(drain(&slots), 80 - (len + more) as u64);
@@ -128,7 +128,7 @@ fn cluster_in_discard_is_not_allocated() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.set_discards(true);
-        assert_eq!(slots.alloc_run(0, 64), Some((1, 63)));
+        assert_eq!(slots.alloc_slots(0, 64), Some((1, 63)));
         slots.free(CLUSTER, 63).unwrap();
         let discarding = spawn(&slots, |slots| {
             let cluster = slots.take_waiting();
@@ -141,7 +141,7 @@ fn cluster_in_discard_is_not_allocated() {
             }
         });
         slots.free(2 * CLUSTER - 1, 1).unwrap();
-        let taken = slots.alloc_run(1, 2).map_or(0, |run| run.1 as u64);
+        let taken = slots.alloc_slots(1, 2).map_or(0, |run| run.1 as u64);
         discarding.join().unwrap();
         assert_eq!(taken + drain(&slots), CLUSTER);
         assert_eq!((slots.free_clusters(), slots.waiting_clusters()), (0, 0));
@@ -154,9 +154,9 @@ fn added_cluster_is_taken_once() {
         let slots = SlotAllocator::new(3, 2).unwrap();
         assert_eq!(slots.grow(1), 1);
         let slots = Arc::new(slots);
-        let other = spawn(&slots, |slots| slots.alloc_run(1, 64).map_or(0, |run| run.1 as u64));
+        let other = spawn(&slots, |slots| slots.alloc_slots(1, 64).map_or(0, |run| run.1 as u64));
         assert_eq!(slots.grow(2), 2);
-        let run = slots.alloc_run(0, 64).unwrap();
+        let run = slots.alloc_slots(0, 64).unwrap();
         let taken = other.join().unwrap();
         assert_eq!(taken + run.1 as u64 + drain(&slots), 3 * CLUSTER - 1);
     });
@@ -166,13 +166,13 @@ fn added_cluster_is_taken_once() {
 fn removed_and_readded_cluster_is_complete() {
     check(|| {
         let slots = with_a_full_cluster();
-        slots.alloc_run(0, 1).unwrap();
+        slots.alloc_slots(0, 1).unwrap();
         slots.free(CLUSTER + 1, 62).unwrap();
         let freeing = spawn(&slots, |slots| slots.free(CLUSTER, 1).unwrap());
         slots.free(2 * CLUSTER - 1, 1).unwrap();
         let gone = slots.shrink(1);
         assert_eq!(slots.grow(1), gone);
-        let taken = slots.alloc_run(1, 2).unwrap().1;
+        let taken = slots.alloc_slots(1, 2).unwrap().1;
         freeing.join().unwrap();
         assert_eq!(taken as u64 + drain(&slots), 2 * CLUSTER - 2);
     });
@@ -183,10 +183,10 @@ fn cluster_set_aside_is_not_lost() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.set_discards(true);
-        assert_eq!(slots.alloc_run(0, 64), Some((1, 63)));
+        assert_eq!(slots.alloc_slots(0, 64), Some((1, 63)));
         slots.free(CLUSTER, 64).unwrap();
-        let other = spawn(&slots, |slots| slots.alloc_run(1, 2).unwrap());
-        let (first, len) = slots.alloc_run(1, 2).unwrap();
+        let other = spawn(&slots, |slots| slots.alloc_slots(1, 2).unwrap());
+        let (first, len) = slots.alloc_slots(1, 2).unwrap();
         slots.set_aside(first, len);
         let (_, kept) = other.join().unwrap();
         assert_eq!(kept as u64 + drain(&slots), CLUSTER);
@@ -197,7 +197,7 @@ fn cluster_set_aside_is_not_lost() {
 fn concurrently_emptied_cluster_is_free() {
     check(|| {
         let slots = with_a_full_cluster();
-        slots.alloc_run(0, 1).unwrap();
+        slots.alloc_slots(0, 1).unwrap();
         slots.free(CLUSTER + 1, 62).unwrap();
         let freeing = spawn(&slots, |slots| slots.free(CLUSTER, 1).unwrap());
         slots.free(2 * CLUSTER - 1, 1).unwrap();
@@ -214,7 +214,7 @@ fn removed_cluster_is_not_allocated() {
         slots.free(CLUSTER, 63).unwrap();
         let shrinking = spawn(&slots, |slots| slots.shrink(1));
         slots.free(2 * CLUSTER - 1, 1).unwrap();
-        let taken = slots.alloc_run(1, 1).map_or(0, |(first, len)| {
+        let taken = slots.alloc_slots(1, 1).map_or(0, |(first, len)| {
             assert!(first < slots.total_slots());
             len as u64
         });
@@ -241,12 +241,12 @@ fn slots_allocated_in_freeze_are_freed_immediately() {
     check(|| {
         let slots = with_a_full_cluster();
         slots.freeze();
-        assert_eq!(slots.alloc_run(1, 2), Some((1, 2)));
+        assert_eq!(slots.alloc_slots(1, 2), Some((1, 2)));
         let freeing = spawn(&slots, |slots| {
             slots.free(CLUSTER + 1, 2).unwrap();
             slots.free(1, 2).unwrap();
         });
-        let taken = slots.alloc_run(0, 1).map_or(0, |(first, len)| {
+        let taken = slots.alloc_slots(0, 1).map_or(0, |(first, len)| {
             assert!(first < CLUSTER, "a child may read slot {first}");
             len as u64
         });

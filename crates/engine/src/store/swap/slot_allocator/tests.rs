@@ -12,13 +12,13 @@ fn allocator(clusters: u32, cpus: usize) -> SlotAllocator {
 
 /// Allocates all free slots and returns their number.
 fn drain(slots: &SlotAllocator) -> u64 {
-    std::iter::from_fn(|| slots.alloc_run(0, 512)).map(|(_, len)| len as u64).sum()
+    std::iter::from_fn(|| slots.alloc_slots(0, 512)).map(|(_, len)| len as u64).sum()
 }
 
 #[test]
 fn fresh_area_is_allocated_sequentially() {
     let slots = allocator(4, 1);
-    let runs: Vec<_> = (0..16).map(|_| slots.alloc_run(0, 64).unwrap()).collect();
+    let runs: Vec<_> = (0..16).map(|_| slots.alloc_slots(0, 64).unwrap()).collect();
     assert!(runs.iter().all(|run| run.1 == 64));
     assert!(runs.windows(2).all(|pair| pair[1].0 == pair[0].0 + 64));
 }
@@ -28,7 +28,7 @@ fn four_mib_batches_are_contiguous_on_fresh_area() {
     let slots = allocator(17, 2);
     for batch in 0..8 {
         // Two clusters; reclaim requests fewer slots at a time.
-        let runs: Vec<_> = (0..32).map(|_| slots.alloc_run(1, 32).unwrap()).collect();
+        let runs: Vec<_> = (0..32).map(|_| slots.alloc_slots(1, 32).unwrap()).collect();
         let (first, _) = runs[0];
         assert_eq!(first, CLUSTER + batch * 1024);
         assert!(runs.iter().zip(0..).all(|(run, at)| *run == (first + at * 32, 32)));
@@ -40,13 +40,13 @@ fn processors_take_cluster_groups_then_steal() {
     let slots = allocator(64, 2);
     let mut by_cpu = [BTreeSet::new(), BTreeSet::new()];
     for turn in 0..62 {
-        let (first, len) = slots.alloc_run(turn % 2, 512).unwrap();
+        let (first, len) = slots.alloc_slots(turn % 2, 512).unwrap();
         assert_eq!(len, 512);
         by_cpu[turn % 2].insert(first / CLUSTER / 16);
     }
     assert!(by_cpu[0].is_disjoint(&by_cpu[1]), "{by_cpu:?}");
     // The rest: one cluster at home, and cluster 0 except slot 0.
-    let mut rest: Vec<_> = std::iter::from_fn(|| slots.alloc_run(0, 512)).collect();
+    let mut rest: Vec<_> = std::iter::from_fn(|| slots.alloc_slots(0, 512)).collect();
     rest.sort_unstable();
     assert_eq!(rest.iter().map(|run| run.1).sum::<usize>(), 2 * 512 - 1);
     assert_eq!(rest[0], (1, 511));
@@ -55,14 +55,14 @@ fn processors_take_cluster_groups_then_steal() {
 #[test]
 fn removed_clusters_can_be_added_again() {
     let slots = allocator(65, 2);
-    let held: Vec<_> = std::iter::from_fn(|| slots.alloc_run(0, 512)).collect();
+    let held: Vec<_> = std::iter::from_fn(|| slots.alloc_slots(0, 512)).collect();
     held.iter().for_each(|&(first, len)| slots.free(first, len).unwrap());
     let gone = slots.shrink(0);
     assert!(gone >= 64, "{gone}");
     assert_eq!(slots.grow(64), gone.min(64));
     let mut by_cpu = [BTreeSet::new(), BTreeSet::new()];
     for turn in 0..62 {
-        let (first, _) = slots.alloc_run(turn % 2, 512).unwrap();
+        let (first, _) = slots.alloc_slots(turn % 2, 512).unwrap();
         by_cpu[turn % 2].insert(first / CLUSTER / 16);
     }
     assert!(by_cpu[0].is_disjoint(&by_cpu[1]), "{by_cpu:?}");
@@ -72,17 +72,17 @@ fn removed_clusters_can_be_added_again() {
 fn clusters_set_aside_are_taken_last() {
     let slots = allocator(3, 2);
     slots.set_discards(true);
-    let mine = slots.alloc_run(0, 512).unwrap();
-    assert_eq!(slots.alloc_run(1, 512).unwrap().1, 512);
-    assert_eq!(slots.alloc_run(1, 512), Some((1, 511)));
+    let mine = slots.alloc_slots(0, 512).unwrap();
+    assert_eq!(slots.alloc_slots(1, 512).unwrap().1, 512);
+    assert_eq!(slots.alloc_slots(1, 512), Some((1, 511)));
     let other = 3 * CLUSTER - mine.0;
     slots.free(other, 512).unwrap();
     slots.set_aside(mine.0, 512);
     assert_eq!(slots.waiting_clusters(), 2);
-    assert_eq!(slots.alloc_run(0, 512), Some((other, 512)));
+    assert_eq!(slots.alloc_slots(0, 512), Some((other, 512)));
     slots.set_aside(other, 512);
     assert_eq!(
-        slots.alloc_run(1, 512),
+        slots.alloc_slots(1, 512),
         Some((mine.0, 512)),
         "the cluster set aside first comes first"
     );
@@ -92,7 +92,7 @@ fn clusters_set_aside_are_taken_last() {
 fn every_slot_but_zero_is_allocated_once() {
     let slots = allocator(3, 2);
     let mut seen = BTreeSet::new();
-    while let Some((first, len)) = slots.alloc_run(0, 100) {
+    while let Some((first, len)) = slots.alloc_slots(0, 100) {
         assert!((1..=100).contains(&len));
         assert!((first..first + len as u64).all(|slot| seen.insert(slot)));
     }
@@ -104,11 +104,11 @@ fn every_slot_but_zero_is_allocated_once() {
 fn last_slots_are_stolen_from_other_processors() {
     let slots = allocator(2, 4);
     for cpu in 0..2 {
-        assert!(slots.alloc_run(cpu, 1).is_some());
+        assert!(slots.alloc_slots(cpu, 1).is_some());
     }
     // Processors 0 and 1 hold both clusters; 2 and 3 have none of their own.
     let mut taken = 2;
-    while let Some((_, len)) = slots.alloc_run(2 + taken % 2, 1) {
+    while let Some((_, len)) = slots.alloc_slots(2 + taken % 2, 1) {
         taken += len;
     }
     assert_eq!(taken as u64, 2 * CLUSTER - 1);
@@ -120,10 +120,10 @@ fn freed_slot_of_full_area_is_reused() {
     drain(&slots);
     for slot in [1, CLUSTER + 7, 3 * CLUSTER - 1] {
         slots.free(slot, 1).unwrap();
-        assert_eq!(slots.alloc_run(1, 8), Some((slot, 1)));
+        assert_eq!(slots.alloc_slots(1, 8), Some((slot, 1)));
     }
     slots.free(CLUSTER - 2, 4).unwrap();
-    let mut found: Vec<u64> = (0..4).map(|_| slots.alloc_run(0, 1).unwrap().0).collect();
+    let mut found: Vec<u64> = (0..4).map(|_| slots.alloc_slots(0, 1).unwrap().0).collect();
     found.sort_unstable();
     assert_eq!(found, [CLUSTER - 2, CLUSTER - 1, CLUSTER, CLUSTER + 1]);
 }
@@ -135,7 +135,7 @@ fn emptied_cluster_yields_full_runs() {
     for slot in CLUSTER..2 * CLUSTER {
         slots.free(slot, 1).unwrap();
     }
-    assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
+    assert_eq!(slots.alloc_slots(0, 512), Some((CLUSTER, 512)));
 }
 
 /// Each batch rewrites random pages, in an area with twice as many slots. Free slots are then
@@ -162,7 +162,7 @@ fn oldest_waiting_clusters_give_longest_runs() {
             pages[*page].take().into_iter().for_each(|slot| slots.free(slot, 1).unwrap());
         }
         while !moved.is_empty() {
-            let (first, len) = slots.alloc_run(0, moved.len()).unwrap();
+            let (first, len) = slots.alloc_slots(0, moved.len()).unwrap();
             moved.drain(..len).zip(first..).for_each(|(page, slot)| pages[page] = Some(slot));
             (taken, runs) = (taken + len, runs + 1);
         }
@@ -174,7 +174,7 @@ fn oldest_waiting_clusters_give_longest_runs() {
 #[test]
 fn double_free_is_rejected() {
     let slots = allocator(2, 1);
-    let (first, len) = slots.alloc_run(0, 4).unwrap();
+    let (first, len) = slots.alloc_slots(0, 4).unwrap();
     slots.free(first, len).unwrap();
     assert_eq!(slots.free(first, len), Err(NotInUse { first, len }));
     assert!(slots.free(0, 1).is_err(), "slot 0 is never allocated");
@@ -187,7 +187,7 @@ fn double_free_is_rejected() {
 #[test]
 fn growth_stops_at_table_end() {
     let slots = SlotAllocator::new(3, 1).unwrap();
-    assert_eq!(slots.alloc_run(0, 1), None);
+    assert_eq!(slots.alloc_slots(0, 1), None);
     assert_eq!((slots.grow(2), slots.grow(2), slots.grow(2)), (2, 1, 0));
     assert_eq!((slots.total_slots(), slots.capacity_clusters()), (3 * CLUSTER, 0));
 }
@@ -200,25 +200,25 @@ fn slots_freed_in_freeze_return_at_last_thaw() {
     slots.freeze();
     slots.free(10, 5).unwrap();
     assert_eq!(slots.free(12, 1), Err(NotInUse { first: 12, len: 1 }), "freed already");
-    assert_eq!(slots.alloc_run(0, 1), None);
+    assert_eq!(slots.alloc_slots(0, 1), None);
     slots.thaw();
-    assert_eq!(slots.alloc_run(0, 1), None);
+    assert_eq!(slots.alloc_slots(0, 1), None);
     slots.thaw();
-    assert_eq!(slots.alloc_run(0, 9), Some((10, 5)));
+    assert_eq!(slots.alloc_slots(0, 9), Some((10, 5)));
 }
 
 #[test]
 fn slots_allocated_after_freeze_are_freed_immediately() {
     let slots = allocator(2, 1);
-    let kept = slots.alloc_run(0, 512).unwrap();
+    let kept = slots.alloc_slots(0, 512).unwrap();
     slots.freeze();
     slots.free(kept.0, kept.1).unwrap();
     for _ in 0..100 {
-        let (first, len) = slots.alloc_run(0, 300).unwrap();
+        let (first, len) = slots.alloc_slots(0, 300).unwrap();
         assert_eq!(first / CLUSTER, 1 - kept.0 / CLUSTER);
         slots.free(first, len).unwrap();
     }
-    let (first, _) = slots.alloc_run(0, 1).unwrap();
+    let (first, _) = slots.alloc_slots(0, 1).unwrap();
     slots.freeze();
     slots.free(first, 1).unwrap();
     slots.thaw();
@@ -230,7 +230,7 @@ fn slots_allocated_after_freeze_are_freed_immediately() {
 #[test]
 fn retired_slots_are_never_reused() {
     let slots = allocator(1, 1);
-    let (first, len) = slots.alloc_run(0, 100).unwrap();
+    let (first, len) = slots.alloc_slots(0, 100).unwrap();
     slots.retire(first, len).unwrap();
     assert!(slots.retire(first, 1).is_err() && slots.free(first, len).is_err());
     assert_eq!((slots.used_slots(), slots.retired_slots()), (0, 100));
@@ -247,11 +247,11 @@ fn emptied_cluster_waits_for_discard() {
     slots.free(CLUSTER, 512).unwrap();
     assert_eq!((slots.free_clusters(), slots.waiting_clusters()), (0, 2));
     assert_eq!(slots.take_waiting(), Some(1));
-    assert_eq!(slots.alloc_run(0, 512), Some((2 * CLUSTER, 512)));
-    assert_eq!(slots.alloc_run(0, 1), None);
+    assert_eq!(slots.alloc_slots(0, 512), Some((2 * CLUSTER, 512)));
+    assert_eq!(slots.alloc_slots(0, 1), None);
     slots.discarded(1);
     assert_eq!(slots.free_clusters(), 1);
-    assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
+    assert_eq!(slots.alloc_slots(0, 512), Some((CLUSTER, 512)));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn waiting_cluster_is_taken_before_allocation_fails() {
     drain(&slots);
     slots.free(CLUSTER, 512).unwrap();
     assert_eq!(slots.waiting_clusters(), 1);
-    assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
+    assert_eq!(slots.alloc_slots(0, 512), Some((CLUSTER, 512)));
     slots.free(CLUSTER + 1, 1).unwrap();
     slots.set_discards(false);
     assert_eq!((slots.take_waiting(), slots.waiting_clusters()), (None, 0));
@@ -270,7 +270,7 @@ fn waiting_cluster_is_taken_before_allocation_fails() {
 #[test]
 fn area_shrinks_to_last_used_cluster() {
     let slots = allocator(6, 1);
-    let (first, _) = slots.alloc_run(0, 1).unwrap();
+    let (first, _) = slots.alloc_slots(0, 1).unwrap();
     assert_eq!(first / CLUSTER, 1, "an empty cluster first");
     assert_eq!(slots.shrink(4), 2, "the minimum is kept");
     assert_eq!(slots.shrink(0), 2, "used clusters stay");
@@ -287,7 +287,7 @@ fn withheld_slots_are_never_allocated() {
     slots.withhold(CLUSTER + 500, 12);
     slots.grow(2);
     let mut seen = BTreeSet::new();
-    while let Some((first, len)) = slots.alloc_run(0, 512) {
+    while let Some((first, len)) = slots.alloc_slots(0, 512) {
         seen.extend(first..first + len as u64);
     }
     assert!(seen.iter().copied().eq((1..5).chain(6..CLUSTER + 500)));
@@ -321,7 +321,7 @@ fn threads_neither_share_nor_lose_slots() {
                     let want = 1 + next_chance(&mut chance) as usize % 40;
                     // Fill and drain alternately, so that lists change often.
                     if (round / 200 + thread) % 2 == 0 {
-                        let Some((first, len)) = slots.alloc_run(thread, want) else {
+                        let Some((first, len)) = slots.alloc_slots(thread, want) else {
                             continue;
                         };
                         for slot in first..first + len as u64 {
@@ -349,7 +349,7 @@ fn threads_neither_share_nor_lose_slots() {
 fn slots_freed_in_freeze_are_not_reallocated() {
     let slots = allocator(4, 3);
     let mut held = Vec::new();
-    while let Some((first, len)) = slots.alloc_run(0, 512) {
+    while let Some((first, len)) = slots.alloc_slots(0, 512) {
         held.extend(first..first + len as u64);
     }
     for _ in 0..20 {
@@ -360,14 +360,14 @@ fn slots_freed_in_freeze_are_not_reallocated() {
             }
             scope.spawn(|| {
                 for cpu in 0..3 {
-                    assert_eq!(slots.alloc_run(cpu, 1), None);
+                    assert_eq!(slots.alloc_slots(cpu, 1), None);
                 }
             });
         });
-        assert_eq!(slots.alloc_run(0, 1), None);
+        assert_eq!(slots.alloc_slots(0, 1), None);
         slots.thaw();
         let mut again = BTreeSet::new();
-        while let Some((first, len)) = slots.alloc_run(1, 512) {
+        while let Some((first, len)) = slots.alloc_slots(1, 512) {
             assert!((first..first + len as u64).all(|slot| again.insert(slot)));
         }
         assert!(again.iter().copied().eq(1..4 * CLUSTER));
@@ -385,7 +385,7 @@ fn random_concurrent_operations_keep_slots_consistent() {
     let owned: Vec<AtomicBool> = (0..count).map(|_| AtomicBool::new(false)).collect();
     let has_ended = AtomicBool::new(false);
     let take = |cpu: usize, want: usize, mine: &mut Vec<(u64, usize)>| {
-        let Some((first, len)) = slots.alloc_run(cpu, want) else { return };
+        let Some((first, len)) = slots.alloc_slots(cpu, want) else { return };
         assert!(first + len as u64 <= slots.total_slots());
         for slot in first..first + len as u64 {
             assert!(!owned[slot as usize].swap(true, SeqCst), "slot {slot} twice");
