@@ -82,8 +82,8 @@ ONE_USER = {
 }
 ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
 # Configurations in which each user runs the ABI cases.
-ABI_WAYS = {0: "8M", NOBODY: "wakes"}
-LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps", NOBODY: "8M,wakes"}
+ABI_WAYS = {0: "8M", NOBODY: "container"}
+LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps,container", NOBODY: "8M,wakes,container"}
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
 # Checks of the test programs themselves, without softswap.
 PLAIN_PROGRAMS = "cli::programs (plain)"

@@ -522,6 +522,7 @@ pub fn note() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use softswap_testkit::waiting::wait_until;
 
     #[test]
     fn process_name_cut_within_utf8_character_is_parsed() {
@@ -529,11 +530,13 @@ mod tests {
         let program = dir.path().join("xxxxxxxxxxxxxxä");
         std::fs::copy("/bin/sleep", &program).expect("a copy of sleep");
         let mut child = std::process::Command::new(&program).arg("600").spawn().expect("a process");
-        let found = Process::read(child.id());
+        // The kernel sets the name after `spawn` has returned.
+        let has_name = |process: &Process| process.name.starts_with("xxxxxxxxxxxxxx");
+        let found = wait_until("the name", || {
+            Process::read(child.id()).filter(has_name).ok_or_else(String::new)
+        });
         child.kill().expect("the process still runs");
         child.wait().expect("the process was killed");
-        let found = found.expect("a process");
-        assert!(found.name.starts_with("xxxxxxxxxxxxxx"), "{}", found.name);
         assert!(found.resident.is_some_and(|it| it.peak_bytes > 0), "{found:?}");
     }
 }

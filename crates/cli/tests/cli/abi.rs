@@ -34,7 +34,7 @@ const fn mode(
     RunMode { name, memory, pressure_mib, options }
 }
 
-const RUN_MODES: [RunMode; 7] = [
+const RUN_MODES: [RunMode; 8] = [
     mode("8M", "8M", "14", &["--awake"]),
     mode("64M", "64M", "0", &["--awake"]),
     mode("no-move", "16M", "40", &["--awake", "--no-move"]),
@@ -43,6 +43,8 @@ const RUN_MODES: [RunMode; 7] = [
     // In `wakes` the engine starts when the first large block is allocated, in `sleeps` never.
     mode("wakes", "8M", "14", &[]),
     mode("sleeps", "64M", "0", &[]),
+    // As in a container with a default seccomp profile.
+    mode("container", "8M", "14", &["--no-io-uring", "--faults", "protection"]),
 ];
 
 /// Returns all configurations, or those listed in `SOFTSWAP_ABI_WAYS`, such as `8M,wakes`.

@@ -139,8 +139,8 @@ fn simulate_round(members: &[Member]) {
         let owed = member.ledger().floor().saturating_sub(member.held());
         let mut missing = (member.held() / 8).max(owed).max(1);
         missing -= member.take(missing);
-        while let Some((slot, _)) = (missing > 0).then(|| asked(member, missing)).flatten() {
-            let other = members.iter().find(|other| other.slot == slot).unwrap();
+        while let Some((entry, _)) = (missing > 0).then(|| asked(member, missing)).flatten() {
+            let other = members.iter().find(|other| other.entry == entry).unwrap();
             let target = other.release_target().unwrap();
             other.release(other.held() - target.keep);
             other.end_release(target);

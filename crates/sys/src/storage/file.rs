@@ -9,7 +9,7 @@
 //! library's wrappers are cancellation points and may be interposed.
 
 use super::unnamed_file::open_unnamed;
-use crate::descriptor::move_high;
+use crate::descriptor::{move_high, release};
 use crate::memory::{PAGE_SIZE, Page};
 use crate::own_descriptors;
 use crate::program_filter;
@@ -76,7 +76,14 @@ impl SwapFile {
     fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
         let fd = move_high(open_unnamed(parent, direct)?);
         // Open it now and not in the child: the program may change its user before it forks.
-        let reader = open_again(fd.as_raw_fd(), OFlags::RDONLY, direct).ok().map(move_high);
+        let reader = match open_again(fd.as_raw_fd(), OFlags::RDONLY, direct) {
+            // No number is free. A child could not read the file, so do not write to it.
+            Err(Errno::MFILE) => {
+                release(fd);
+                return Err(Errno::MFILE);
+            }
+            reader => reader.ok().map(move_high),
+        };
         let mut file = Self::of(fd, direct);
         (file.reader, file.is_unnamed) = (reader, true);
         // No test if the file system reports direct I/O: it would wait for the disk three times at

@@ -4,6 +4,7 @@
 //! `SOFTSWAP_REDIS_SERVER` names another server than `redis-server`, such as `valkey-server`.
 
 pub(crate) use softswap_testkit::waiting::eventually;
+use softswap_testkit::waiting::wait_until;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,8 @@ pub(crate) struct Node {
 
 impl Node {
     fn start(&mut self) {
-        let script = "\"$0\" redis.conf >>log 2>&1 & echo $!; read -r _; kill -9 $!";
+        // Waits for the server's exit: until then it holds its port and the lock of `nodes.conf`.
+        let script = "\"$0\" redis.conf >>log 2>&1 & echo $!; read -r _; kill -9 $!; wait $!";
         let mut guard = Command::new("sh")
             .args(["-c", script, &server_program()])
             .current_dir(&self.directory)
@@ -62,7 +64,10 @@ impl Node {
         let mut line = String::new();
         BufReader::new(guard.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.server = Some(Server { guard, pid: line.trim().parse().unwrap() });
-        eventually("a server answers", || self.try_send(&["PING"]).is_some());
+        wait_until("a server answers", || match self.try_send(&["PING"]) {
+            Some(_) => Ok(()),
+            None => Err(std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()),
+        });
     }
 
     /// Kills the server and starts it with the content of its file, from a full synchronization or

@@ -163,13 +163,15 @@ fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     let is_in_place =
         request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
-    if is_in_place && len < old_len {
+    if is_in_place {
+        // Resizing to the same length checks that the mapping is as long as the caller says.
+        let checked = issue(libc::SYS_mremap, [old, old_len, old_len, 0, 0, 0]);
+        if checked < 0 || len == old_len {
+            return checked;
+        }
         let cut = || engine.unmap(old + len, old_len - len);
         return signals::with_all_blocked(cut)
             .map_or_else(|error| kernel_error(&error), |()| old as isize);
-    }
-    if is_in_place {
-        return old as isize;
     }
     if !request.has(libc::MREMAP_MAYMOVE) {
         // The mapping cannot grow in place: the window continues after it.

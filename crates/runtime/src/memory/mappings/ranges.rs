@@ -221,7 +221,10 @@ pub(super) fn advise_process(arguments: Arguments) -> isize {
         engine.contains(vector.iov_base as usize)
     });
     if is_managed && !is_hint {
-        return refused(libc::EINVAL);
+        // The kernel reports EINVAL, or an earlier error, such as that of a seccomp filter.
+        const UNKNOWN_ADVICE: usize = i32::MAX as usize;
+        let [fd, vectors, count, _, flags, last] = arguments;
+        return issue(libc::SYS_process_madvise, [fd, vectors, count, UNKNOWN_ADVICE, flags, last]);
     }
     issue(libc::SYS_process_madvise, arguments)
 }
