@@ -6,6 +6,7 @@ use crate::refusal::{FAILED, Refusal, plain};
 use softswap_engine::api::control_protocol::{
     Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request,
 };
+use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_sys::control_socket::{self, DIR_VARIABLE, Peer, Unusable};
 use softswap_view::units::visible;
 use std::ffi::OsString;
@@ -139,7 +140,7 @@ impl Process {
     pub fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
-        let budget = format!("{}MEMORY", softswap_engine::api::settings::ENV_PREFIX);
+        let budget = format!("{ENV_PREFIX}MEMORY");
         let has_budget = || self.variable(&budget).is_some() || self.has_overwritten_environment();
         Some(has_library && has_budget())
     }
@@ -397,7 +398,14 @@ fn no_answer(process: &Process) -> Refusal {
     match Process::read(pid).filter(|now| !now.has_ended()) {
         None => ended(process),
         Some(now) if now.is_stopped() => {
-            failed(format!("process {pid} ({name}) is stopped; `kill -CONT {pid}` continues it"))
+            let root = now.variable(&format!("{ENV_PREFIX}SUPERVISOR_PID"));
+            let root: Option<u32> = root.and_then(|root| root.to_str()?.parse().ok());
+            let unpark = root.map_or_else(String::new, |root| {
+                format!(" (`softswap ctl {root} unpark`, if its tree is parked)")
+            });
+            failed(format!(
+                "process {pid} ({name}) is stopped; `kill -CONT {pid}` continues it{unpark}"
+            ))
         }
         Some(_) => failed(format!(
             "process {pid} ({name}) did not answer within {} s; try again, or see with `ps {pid}` \

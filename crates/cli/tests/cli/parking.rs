@@ -77,6 +77,7 @@ fn parked_program_leaves_dram_and_continues_with_its_data() {
     }
     program.expect_alive();
     park(&supervisor);
+    refused(&["stat", &pid.to_string()], 1, &[&format!("`softswap ctl {supervisor} unpark`")]);
     // A stopped program would not receive it.
     send(program.running.id(), libc::SIGTERM);
     let ended = program.running.finish(LIMIT);
