@@ -131,7 +131,7 @@ fn larger_budget_is_advised_only_within_curve() {
     };
     let line = first_line(&known);
     assert!(
-        line.contains("waited for memory; with --memory ")
+        line.contains("% of the time; with --memory ")
             && (line.ends_with(" as long") || line.ends_with(" would hardly wait")),
         "{line}"
     );
