@@ -1,7 +1,7 @@
 //! One budget for all processes of a tree.
 
 use crate::common::area::succeeds;
-use crate::common::{json_file, skip};
+use crate::common::{is_root, json_file, skip};
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::{query, refused, stat, stdout_of, wait_for, wait_until};
 use crate::support::processes::kill;
@@ -100,6 +100,26 @@ fn pipeline_of_five_gives_same_result() {
     let ended = tree.running.finish(LIMIT);
     ended.expect_success("a pipeline");
     assert_eq!(ended.stdout_text(), expected.stdout_text());
+}
+
+/// A process may lock a quarter of the budget, even while its share is small.
+#[test]
+fn share_grows_for_locked_memory() {
+    if !is_root() {
+        return skip("other users may lock only a little memory");
+    }
+    let script = r"
+import ctypes, mmap
+block = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+library = ctypes.CDLL(None, use_errno=True)
+lock = lambda mib: library.mlock(ctypes.c_void_p(address), ctypes.c_size_t(mib << 20))
+print(lock(60), lock(64), ctypes.get_errno())
+";
+    let ended = Tree::of_script(&["--awake", "--memory", "248M"], script).running.finish(LIMIT);
+    ended.expect_success("a program that locks memory");
+    // ENOMEM: 64 MiB are more than a quarter.
+    assert_eq!(ended.stdout_text(), "0 -1 12\n");
 }
 
 #[test]

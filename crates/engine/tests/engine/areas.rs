@@ -193,5 +193,5 @@ fn budget_used_up_by_area_tables_is_rejected() {
     let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
     let refused = Engine::start(&config, vec![backing], stats).map(|_| ()).unwrap_err();
     let text = refused.to_string();
-    assert!(text.contains("16 MiB is too little") && text.contains("fewer areas"), "{text}");
+    assert!(text.contains("the budget is 16 MiB") && text.contains("fewer areas"), "{text}");
 }

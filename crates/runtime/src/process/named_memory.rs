@@ -6,7 +6,7 @@
 //! | a USB transfer in progress | pinned until it is reaped |
 //! | vhost, userptr of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
 //!
-//! The sum is limited to what a program may lock ([`Engine::lock_limit_bytes`]). Beyond that the
+//! The sum is limited to what a program may lock ([`Engine::may_lock`]). Beyond that the
 //! request fails with ENOMEM. One line on standard error states the reason for the first refusal.
 
 use crate::base::errno::refused;
@@ -152,7 +152,7 @@ fn pin_and_register(
         ranges.map(|(address, len)| (address, if engine.contains(address) { len } else { 0 }));
     let named = Named { key, ranges: managed };
     let others: usize = NAMED.with(|all| all.iter().map(Named::bytes).sum());
-    if others.saturating_add(named.bytes()) > engine.lock_limit_bytes() {
+    if !engine.may_lock(others.saturating_add(named.bytes())) {
         return refuse(libc::ENOMEM, || {
             "registering memory for a device or virtual machine failed: pinned memory would exceed \
              a quarter of the budget; raise --memory"

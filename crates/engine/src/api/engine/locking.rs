@@ -13,17 +13,35 @@ use std::ops::Range;
 pub(super) const SHARE: usize = 4;
 
 impl Engine {
-    /// Returns the maximum size of locked memory, in bytes.
-    pub fn lock_limit_bytes(&self) -> usize {
+    /// Returns true if `bytes` may be locked in all. Requests more of a shared budget if necessary:
+    /// the share of a process may be far below the budget.
+    pub fn may_lock(&self, bytes: usize) -> bool {
+        // Attempts, 1 ms apart, in which other processes may release memory.
+        const ATTEMPTS: usize = 100;
+        let is_within = || bytes <= self.lock_limit_bytes();
+        for _ in 0..ATTEMPTS {
+            if is_within() {
+                break;
+            }
+            if !self.core.grow_budget() {
+                let background = &self.core.background;
+                background.pause(background.seen(), 1_000_000);
+            }
+        }
+        is_within()
+    }
+
+    fn lock_limit_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / SHARE
     }
 
     /// Faults a range in and locks it. Fails with ENOMEM beyond the kernel's limit or
-    /// [`Engine::lock_limit_bytes`], and with EAGAIN if a page cannot be faulted in. On failure
+    /// [`Engine::may_lock`], and with EAGAIN if a page cannot be faulted in. On failure
     /// nothing is newly locked.
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
         const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
+        let _ = self.may_lock(mapping::locked_bytes(&self.core.memory).saturating_add(len));
         let most = self.lock_limit_bytes() / PAGE_SIZE;
         let new = mapping::lock(&self.core.memory, range, most as u64)?;
         let mut failed = None;

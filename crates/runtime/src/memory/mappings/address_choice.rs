@@ -215,7 +215,7 @@ fn map_managed_at(engine: &Engine, address: usize, len: usize, prot: i32, flags:
         return refused(libc::ENOMEM);
     }
     let is_locked = flags & libc::MAP_LOCKED != 0;
-    if is_locked && len > engine.lock_limit_bytes() {
+    if is_locked && !engine.may_lock(len) {
         return refused(libc::EAGAIN);
     }
     let replace = flags & libc::MAP_FIXED_NOREPLACE == 0;

@@ -194,7 +194,7 @@ fn move_out_of_window(engine: &Engine, request: &Request) -> isize {
         return refused(libc::EFAULT);
     }
     let Some(target) = request.fixed() else { return refused(libc::EINVAL) };
-    if len > engine.lock_limit_bytes() {
+    if !engine.may_lock(len) {
         return refused(libc::ENOMEM);
     }
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;

@@ -294,7 +294,7 @@ pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
             is_inaccessible = true;
             return 0;
         }
-        if len <= engine.lock_limit_bytes() {
+        if engine.may_lock(len) {
             // Populate with signals unblocked, so that little remains to do while they are blocked.
             populate(engine, start, len);
         }
