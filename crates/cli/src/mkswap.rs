@@ -43,7 +43,7 @@ pub(crate) struct MkswapArgs {
     #[arg(short = 'U', long, value_name = "UUID", value_parser = parse_uuid)]
     uuid: Option<Uuid>,
 
-    /// Overwrite an existing file system, partition table or swap area
+    /// Overwrite an existing file system, partition table or swap area; with --raw any content
     #[arg(short, long)]
     force: bool,
 
@@ -86,6 +86,15 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     storage.check_layout(pages).map_err(|error| refuse(&error))?;
     if args.raw {
         check_raw(&storage).map_err(|why| refuse(&format_args!("{shown} cannot be raw: {why}")))?;
+    }
+    if args.raw && !args.force {
+        let has_data = swapon_raw::has_data(storage.file(), pages * PAGE_SIZE as u64);
+        if has_data.map_err(|error| refuse(&format_args!("{shown}: {}", plain(&error))))? {
+            return Err(refuse(&format_args!(
+                "{shown} contains data, and was not changed: choose another file, or overwrite it \
+                 with --force"
+            )));
+        }
     }
     let header = Header {
         // At most 2^32 pages, so the number of the last one fits.

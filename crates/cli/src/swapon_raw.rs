@@ -186,19 +186,43 @@ pub(crate) fn check_below(file: &SwapFile) -> Result<(), RawError> {
     open_below(file).map(drop)
 }
 
-/// Writes zeroes to all of a file, so that it has no unwritten extents.
-pub(crate) fn fill(file: &SwapFile, bytes: u64) -> io::Result<()> {
+/// Calls `act` with a buffer of zeroes, aligned for direct I/O, for each part of a file, until `act`
+/// returns 0 bytes.
+fn each_part(
+    bytes: u64,
+    mut act: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<()> {
     const CHUNK_BYTES: usize = 1 << 20;
-    let zeroes = vec![0_u8; CHUNK_BYTES + PAGE_SIZE];
-    // Direct I/O needs an aligned buffer.
-    let chunk = &zeroes[zeroes.as_ptr().align_offset(PAGE_SIZE)..][..CHUNK_BYTES];
+    let mut zeroes = vec![0_u8; CHUNK_BYTES + PAGE_SIZE];
+    let start = zeroes.as_ptr().align_offset(PAGE_SIZE);
+    let chunk = &mut zeroes[start..][..CHUNK_BYTES];
     let mut done = 0;
     while done < bytes {
         let part = usize::try_from(bytes - done).unwrap_or(usize::MAX).min(chunk.len());
-        match file.write_at(&chunk[..part], done)? {
+        match act(&mut chunk[..part], done)? {
             0 => return Err(io::Error::from_raw_os_error(errno::EIO)),
-            written => done += written as u64,
+            count => done += count as u64,
         }
     }
+    Ok(())
+}
+
+/// Writes zeroes to all of a file, so that it has no unwritten extents.
+pub(crate) fn fill(file: &SwapFile, bytes: u64) -> io::Result<()> {
+    each_part(bytes, |part, at| file.write_at(part, at))?;
     file.sync()
+}
+
+/// Returns true if a byte of the file is not zero.
+pub(crate) fn has_data(file: &SwapFile, bytes: u64) -> io::Result<bool> {
+    let mut is_zero = true;
+    each_part(bytes, |part, at| match is_zero {
+        true => {
+            let count = file.read_at(part, at)?;
+            is_zero = part.iter().all(|byte| *byte == 0);
+            Ok(count)
+        }
+        false => Ok(part.len()),
+    })?;
+    Ok(!is_zero)
 }

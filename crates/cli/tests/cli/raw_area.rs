@@ -289,6 +289,20 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
         fs::remove_file(copy).unwrap();
     }
     assert!(!is_immutable(&area));
+    // A program that has the file open for writing could move its blocks later.
+    let file = File::options().write(true).open(&area).unwrap();
+    refused(&area, &["another program has opened it", "fuser -v"]);
+    drop(file);
+    check(&area);
+    assert!(!is_immutable(&area));
+    // Data that is no swap area is overwritten only on request.
+    let data = image.root().join("data");
+    fs::write(&data, [vec![0; MIB as usize], vec![b'x'; 3 * MIB as usize]].concat()).unwrap();
+    let before = fs::read(&data).unwrap();
+    let output = softswap_with(&["mkswap", "--raw"]).arg(&data).output().unwrap();
+    assert_contains_all(&String::from_utf8_lossy(&output.stderr), &["contains data", "--force"]);
+    assert!(output.status.code() == Some(2) && fs::read(&data).unwrap() == before);
+    fs::remove_file(data).unwrap();
     // A device is always raw.
     let Some(second) = Loop::over(&area) else { return skip("no second loop device") };
     assert!(succeeds(softswap_with(&["mkswap", "--force"]).arg(second.path())));

@@ -45,6 +45,10 @@ pub enum ClaimError {
     )]
     Denied { path: PathBuf, cause: io::Error },
     #[error(
+        "{path} is immutable: run `chattr -i {path}` as root, or choose another file or device"
+    )]
+    Immutable { path: PathBuf },
+    #[error(
         "{path} is read-only ({}): remount or unlock it for writing, or choose another file or \
          device",
         plain(cause)
@@ -96,6 +100,7 @@ impl ClaimError {
     pub fn raw_os_error(&self) -> i32 {
         match self {
             Self::Missing { .. } => libc::ENOENT,
+            Self::Immutable { .. } => libc::EPERM,
             Self::Kind { .. } | Self::Sectors { .. } => libc::EINVAL,
             Self::InUse { .. } | Self::Busy { .. } | Self::Locked { .. } => libc::EBUSY,
             Self::Denied { cause, .. }
@@ -197,6 +202,9 @@ fn open_unmarked(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimE
     match raw_mark::clear_stale(path) {
         Ok(Mark::Cleared) => open(path, is_device),
         Ok(Mark::InUse) => Err(ClaimError::Locked { path: path.to_owned() }),
+        Ok(Mark::None) | Err(_) if raw_mark::is_immutable(path) => {
+            Err(ClaimError::Immutable { path: path.to_owned() })
+        }
         Ok(Mark::None) | Err(_) => Err(refused),
     }
 }

@@ -44,7 +44,7 @@ pub enum RawError {
     NoNode { path: PathBuf },
     #[error(
         "the device {path} cannot be opened by this user ({}): run softswap as root, or as a \
-         member of the group that may write the device (disk)",
+         member of the group that may write the device (disk); in a container, allow the device",
         plain(cause)
     )]
     Denied { path: PathBuf, cause: io::Error },
@@ -171,9 +171,8 @@ pub fn open(device: u64) -> Result<SwapFile, RawError> {
         Ok(fd) => fd,
         Err(Errno::BUSY | Errno::TXTBSY) => return Err(RawError::MountedWrites { path }),
         Err(Errno::ROFS) => return Err(RawError::ReadOnly { path }),
-        Err(Errno::ACCESS | Errno::PERM) if may_write(&path) => {
-            return Err(RawError::ReadOnly { path });
-        }
+        // EPERM comes from a container's list of devices.
+        Err(Errno::ACCESS) if may_write(&path) => return Err(RawError::ReadOnly { path }),
         Err(errno @ (Errno::ACCESS | Errno::PERM)) => {
             return Err(RawError::Denied { path, cause: errno.into() });
         }

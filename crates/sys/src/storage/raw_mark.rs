@@ -1,14 +1,16 @@
 //! Mark of a swap file whose blocks are written through the device: it is immutable.
 //!
 //! An immutable file (`chattr +i`) cannot be opened for writing, unlinked, renamed or truncated,
-//! and neither `e4defrag` nor `xfs_fsr` moves its blocks. An extended attribute records that
-//! softswap set the flag, so a file that its owner made immutable is not touched.
+//! and neither `e4defrag` nor `xfs_fsr` moves its blocks. But a program that opened it for writing
+//! before could still move them ([`other_opens`]). An extended attribute records that softswap set
+//! the flag, so a file that its owner made immutable is not touched.
 //!
 //! The mark must be removed when the use ends. It is stale if no process has the file's lock
 //! ([`crate::exclusive_file`]): all processes that inherited the claim have exited, and their rings
 //! are closed.
 
 use crate::file::errno;
+use crate::raw;
 use rustix::fs::{FlockOperation, IFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::io;
@@ -25,8 +27,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// the claim.
 #[derive(Debug)]
 pub struct RawMark {
-    /// A separate open file, which can be locked once the claim is released.
-    file: OwnedFd,
+    /// Refers to the file without opening it (O_PATH), so that [`other_opens`] does not count it.
+    path: OwnedFd,
     is_immutable: bool,
 }
 
@@ -35,16 +37,23 @@ impl RawMark {
     /// or the file system does not have it: see [`RawMark::is_immutable`].
     pub fn set(claimed: BorrowedFd<'_>) -> io::Result<RawMark> {
         let path = format!("/proc/self/fd/{}", claimed.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::empty())?;
-        let mut mark = RawMark { file, is_immutable: false };
+        let path = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let mut mark = RawMark { path, is_immutable: false };
+        let file = mark.open()?;
         // Set the attribute first: an immutable file without it would stay immutable after a kill.
-        let named = rustix::fs::fsetxattr(&mark.file, ATTRIBUTE, b"1", XattrFlags::empty());
-        mark.is_immutable = named.is_ok() && set_immutable(mark.file.as_fd(), true).is_ok();
+        let named = rustix::fs::fsetxattr(&file, ATTRIBUTE, b"1", XattrFlags::empty());
+        mark.is_immutable = named.is_ok() && set_immutable(file.as_fd(), true).is_ok();
         if named.is_ok() && !mark.is_immutable {
-            let _ = rustix::fs::fremovexattr(&mark.file, ATTRIBUTE);
+            let _ = rustix::fs::fremovexattr(&file, ATTRIBUTE);
         }
         Ok(mark)
+    }
+
+    /// Opens the file separately, so that it can be locked once the claim is released.
+    fn open(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.path.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?)
     }
 
     pub fn is_immutable(&self) -> bool {
@@ -58,16 +67,17 @@ impl RawMark {
         if !self.is_immutable {
             return Ok(body());
         }
-        set_immutable(self.file.as_fd(), false)?;
+        let file = self.open()?;
+        set_immutable(file.as_fd(), false)?;
         let result = body();
-        set_immutable(self.file.as_fd(), true)?;
+        set_immutable(file.as_fd(), true)?;
         Ok(result)
     }
 
     /// Removes the mark while this process alone has the claim.
     pub fn remove(mut self) -> io::Result<()> {
         match std::mem::take(&mut self.is_immutable) {
-            true => clear(self.file.as_fd()),
+            true => clear(self.open()?.as_fd()),
             false => Ok(()),
         }
     }
@@ -78,13 +88,34 @@ impl Drop for RawMark {
         if !self.is_immutable {
             return;
         }
+        let Ok(file) = self.open() else { return };
         let until = Instant::now() + RELEASE_TIMEOUT;
-        while clear_unlocked(self.file.as_fd()).is_ok_and(|mark| mark == Mark::InUse)
+        while clear_unlocked(file.as_fd()).is_ok_and(|mark| mark == Mark::InUse)
             && Instant::now() < until
         {
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// Returns true if the file has been opened more often than by `claimed`, by any process: the kernel
+/// then refuses a write lease. `None` if this user may not take one, because another user owns the
+/// file.
+pub fn other_opens(claimed: BorrowedFd<'_>) -> Option<bool> {
+    match set_lease(claimed, libc::F_WRLCK) {
+        Ok(()) => {
+            let _ = set_lease(claimed, libc::F_UNLCK);
+            Some(false)
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Some(true),
+        Err(_) => None,
+    }
+}
+
+fn set_lease(file: BorrowedFd<'_>, kind: i32) -> io::Result<()> {
+    let arguments = [file.as_raw_fd() as usize, libc::F_SETLEASE as usize, kind as usize, 0, 0, 0];
+    // SAFETY: the call takes no pointers.
+    raw::check(unsafe { raw::syscall(libc::SYS_fcntl, arguments) }).map(drop)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,10 +135,18 @@ pub fn clear_stale(path: &Path) -> io::Result<Mark> {
     }
 }
 
+/// Returns true if a file is immutable, and this user may read it.
+pub(crate) fn is_immutable(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|file| has_flag(file.as_fd()))
+}
+
+fn has_flag(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::ioctl_getflags(file).is_ok_and(|it| it.contains(IFlags::IMMUTABLE))
+}
+
 fn is_marked(file: BorrowedFd<'_>) -> bool {
-    let is_immutable =
-        rustix::fs::ioctl_getflags(file).is_ok_and(|it| it.contains(IFlags::IMMUTABLE));
-    is_immutable && rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0_u8; 8][..]).is_ok()
+    has_flag(file) && rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0_u8; 8][..]).is_ok()
 }
 
 /// Removes the mark, unless another process has the file's lock.
@@ -174,7 +213,7 @@ mod tests {
         let file = std::fs::File::open(&path).unwrap();
         set_immutable(file.as_fd(), true).unwrap();
         let refused = claim_at_once(&path).unwrap_err();
-        assert!(matches!(refused, ClaimError::Denied { .. }), "{refused}");
+        assert!(matches!(refused, ClaimError::Immutable { .. }), "{refused}");
         set_immutable(file.as_fd(), false).unwrap();
         std::fs::remove_file(&path).unwrap();
     }

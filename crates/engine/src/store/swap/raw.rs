@@ -6,7 +6,8 @@
 //! 1. [`super::named::activate`] claims the file.
 //! 2. [`examine`] reads the block map and checks extents, file system and device.
 //! 3. The mark of [`RawMark`] keeps defragmenters away.
-//! 4. [`RawFile::prove`] compares the first and last page of each extent in both directions.
+//! 4. [`RawFile::prove`] compares the first and last page of each extent in both directions, and
+//!    checks that no other program has the file open.
 //!
 //! Before step 4 all writes pass through the file. Afterwards [`MapGuard`] compares the map.
 
@@ -19,12 +20,13 @@ use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::block_map::{self, BlockExtent, Fingerprint, Unfit};
 use softswap_sys::file::{SwapFile, errno, plain};
 use softswap_sys::raw_device::{self, RawError};
-use softswap_sys::raw_mark::RawMark;
+use softswap_sys::raw_mark::{self, RawMark};
 use softswap_sys::{PAGE_SIZE, Page, open_mark};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
@@ -64,6 +66,12 @@ pub enum RawRefusal {
         path.display()
     )]
     Changed { path: PathBuf },
+    #[error(
+        "{} cannot be used raw: another program has opened it, and could move its blocks; close \
+         it there (`fuser -v {}` names the program), or leave out `raw`",
+        path.display(), path.display()
+    )]
+    Open { path: PathBuf },
     #[error("{} cannot be used raw ({}): leave out `raw`", path.display(), plain(cause))]
     Io { path: PathBuf, cause: io::Error },
 }
@@ -78,7 +86,7 @@ fn why_unfit(path: &Path, unfit: &Unfit) -> String {
         Unfit::Hole(at) => format!("it has a hole at byte {at}; create it again with `fallocate`"),
         Unfit::Unwritten(at) => format!(
             "it was never written at byte {at}, so the file system would read zeroes there; format \
-             it with `softswap mkswap --raw {shown}`"
+             it again with `softswap mkswap --raw --force {shown}`"
         ),
         Unfit::Shared(at) => format!(
             "it shares storage with another file from byte {at} on (a reflink or a snapshot); make \
@@ -182,7 +190,23 @@ impl RawFile {
         let read = |sample: Sample, page: &Page| is_at(file, sample.page, page);
         let different = each(&samples, content, read).map_err(io)?;
         different.map_or(Ok(()), |sample| Err(differs(sample, true)))?;
+        self.check_not_open(area)?;
         self.check_unchanged(area)
+    }
+
+    /// Fails if another program keeps the file open. One that opened it before it became immutable
+    /// could still move its blocks.
+    fn check_not_open(&self, area: &Activated) -> Result<(), RawRefusal> {
+        // Attempts, 50 ms apart: a program may just look at the file.
+        const ATTEMPTS: usize = 40;
+        for _ in 0..ATTEMPTS {
+            // A user who does not own the file cannot find out.
+            if raw_mark::other_opens(area.file.as_fd()) != Some(true) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(RawRefusal::Open { path: self.path.clone() })
     }
 
     fn differs(&self, page: u64, through_device: bool) -> RawRefusal {
