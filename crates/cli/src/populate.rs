@@ -3,6 +3,7 @@
 use crate::control_client::{Process, program_threads, query};
 use crate::refusal::{FAILED, OrRefuse, Refusal};
 use softswap_engine::api::control_protocol::{Request, TOUCHED, pairs, parse_number};
+use softswap_engine::base::access::Access;
 
 /// Part of each stack that is swapped in, from the stack pointer up.
 const STACK_BYTES: usize = 256 << 10;
@@ -43,7 +44,7 @@ pub(crate) fn populate(pid: u32, from: From, len: Option<usize>) -> Result<Strin
 
 /// Returns the process that has answered, and the length of the part that was swapped in.
 fn touch(pid: u32, address: usize, len: usize) -> Result<(Process, u64), Refusal> {
-    let (process, body) = query(pid, &Request::Touch(address, len))?;
+    let (process, body) = query(pid, &Request::Touch(address, len, Access::Read))?;
     let touched = pairs(&body).find(|(key, _)| *key == TOUCHED).and_then(|(_, it)| it.parse().ok());
     Ok((process, touched.unwrap_or(0)))
 }

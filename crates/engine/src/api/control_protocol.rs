@@ -6,7 +6,8 @@
 //!   softswap 1 set KEY VALUE            ok, then KEY VALUE as it is now
 //!   softswap 1 sample EVERY [VERSION RUNTIME]
 //!                                       ok, then faults (`fault_samples`)
-//!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: the part now in DRAM
+//!   softswap 1 touch ADDRESS LENGTH [write]
+//!                                       ok, then touched BYTES: the part now in DRAM
 //!   softswap 1 park                     ok: the tree begins to evict its memory, then stops
 //!   softswap 1 unpark                   ok, then continued PROCESSES
 //! ```
@@ -16,6 +17,7 @@
 
 use crate::api::engine::Engine;
 use crate::api::live_settings;
+use crate::base::access::Access;
 use crate::base::stats::{STATS_VERSION, STATS_WORDS, Stats};
 use softswap_sys::control_socket::Peer;
 use std::fmt::Write;
@@ -28,6 +30,8 @@ const OPENING: &str = "softswap 1 ";
 /// Time-out for reading the request and for writing the answer. Other clients wait during this
 /// time.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
+/// End of a touch request before a write by another process.
+const FOR_WRITE: &str = " write";
 pub const MAX_REQUEST_BYTES: usize = 256;
 pub const MAX_ANSWER_BYTES: usize = 256 << 10;
 // Each counter has at most 20 digits and a space. Together they use less than half of an answer.
@@ -55,9 +59,9 @@ pub enum Request<'a> {
     /// Samples one fault in this many for two seconds (0: none). Returns the samples since the last
     /// request, with Python frames if an interpreter is given.
     Sample(u32, Option<Python>),
-    /// Faults the pages at an address in, for a reader in another process. The answer is the length
+    /// Faults the pages at an address in, for an access by another process. The answer is the length
     /// faulted in, at most a quarter of the budget.
-    Touch(usize, usize),
+    Touch(usize, usize, Access),
     /// Evicts the memory of a tree, then stops its processes.
     Park,
     /// Continues a parked tree.
@@ -98,7 +102,7 @@ impl<'a> Request<'a> {
         };
         let unknown = || {
             "not a request: send `stat`, `get [KEY]`, `set KEY VALUE`, `sample EVERY`, `touch \
-             ADDRESS LENGTH`, `park` or `unpark`"
+             ADDRESS LENGTH [write]`, `park` or `unpark`"
                 .to_string()
         };
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
@@ -109,10 +113,16 @@ impl<'a> Request<'a> {
             ("get", ("", "")) => Ok(Request::Get(None)),
             ("get", (key, "")) => Ok(Request::Get(Some(key))),
             ("set", (key, value)) if !key.is_empty() => Ok(Request::Set(key, value)),
-            ("touch", (address, len)) => match (parse_number(address), parse_number(len)) {
-                (Some(address), Some(len)) => Ok(Request::Touch(address, len)),
-                _ => Err(unknown()),
-            },
+            ("touch", (address, rest)) => {
+                let (len, access) = match rest.strip_suffix(FOR_WRITE) {
+                    Some(len) => (len, Access::Write),
+                    None => (rest, Access::Read),
+                };
+                match (parse_number(address), parse_number(len)) {
+                    (Some(address), Some(len)) => Ok(Request::Touch(address, len, access)),
+                    _ => Err(unknown()),
+                }
+            }
             ("sample", (every, python)) => {
                 let every = every.parse().map_err(|_| unknown())?;
                 let python = Some(python).filter(|python| !python.is_empty());
@@ -135,7 +145,10 @@ impl<'a> Request<'a> {
             Request::Set(key, value) => format!("set {key} {value}"),
             Request::Sample(every, None) => format!("sample {every}"),
             Request::Sample(every, Some(python)) => format!("sample {every} {}", python.text()),
-            Request::Touch(address, len) => format!("touch {address:#x} {len}"),
+            Request::Touch(address, len, Access::Read) => format!("touch {address:#x} {len}"),
+            Request::Touch(address, len, Access::Write) => {
+                format!("touch {address:#x} {len}{FOR_WRITE}")
+            }
         };
         let line = format!("{OPENING}{request}\n");
         let fits = line.len() <= MAX_REQUEST_BYTES && !request.contains(char::is_control);
@@ -200,7 +213,7 @@ pub fn carry_out(
              --memory-per-process"
                 .to_string(),
         ),
-        Request::Touch(address, len) => match engine.bring_in(address, len) {
+        Request::Touch(address, len, access) => match engine.bring_in(address, len, access) {
             Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
             Err(why) => Err(format!("the pages cannot be faulted in: {why}")),
         },
@@ -334,7 +347,8 @@ mod tests {
             Request::Set("io.poll", ""),
             Request::Sample(0, None),
             Request::Sample(u32::MAX, Some(Python { version: 0x030b, runtime: 0x7f00_0000_1000 })),
-            Request::Touch(0x7000_0000_1000, 1 << 20),
+            Request::Touch(0x7000_0000_1000, 1 << 20, Access::Read),
+            Request::Touch(0x7000_0000_1000, 1 << 20, Access::Write),
         ] {
             let line = request.line().unwrap();
             assert_eq!(Request::parse(line.strip_suffix('\n').unwrap().as_bytes()), Ok(request));

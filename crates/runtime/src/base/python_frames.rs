@@ -8,6 +8,7 @@ use super::uaccess::copy_by_kernel;
 use softswap_engine::api::control_protocol::Python;
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::fault_samples::{FaultSample, PythonCode, PythonFrame};
+use softswap_engine::base::access::Access;
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -111,7 +112,7 @@ fn read_stored(engine: &Engine, address: usize, to: &mut [u8]) -> Option<()> {
         if copy_by_kernel(address, to.as_mut_ptr(), to.len()) == to.len() as isize {
             return Some(());
         }
-        engine.bring_in(address, to.len()).ok()?;
+        engine.bring_in(address, to.len(), Access::Read).ok()?;
     }
     None
 }

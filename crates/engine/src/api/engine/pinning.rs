@@ -124,16 +124,21 @@ impl Engine {
         self.held.waiting.store(0, Relaxed);
     }
 
-    /// Faults the pages of a range in for a reader outside the program, up to a quarter of the
+    /// Faults the pages of a range in for an access from outside the program, up to a quarter of the
     /// budget. Returns the length of that part. Unmanaged pages are skipped. Fails if a page cannot
     /// be faulted in.
-    pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
+    pub fn bring_in(
+        &self,
+        address: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<usize, FaultError> {
         let len = len.min(self.half_of_budget_bytes() / 2);
         let end = address.saturating_add(len);
         let mut at = address;
         while at < end {
             if self.contains(at) {
-                match self.fault(at, Access::Read) {
+                match self.fault(at, access) {
                     Ok(()) | Err(FaultError::NotMapped | FaultError::Unmanaged) => {}
                     Err(error) => return Err(error),
                 }

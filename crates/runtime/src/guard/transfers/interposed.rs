@@ -9,7 +9,7 @@ use super::dispatch::transfer;
 use super::{other_process, vectors};
 use crate::base::cancellation::until_cancelled;
 use crate::base::errno::c_result;
-use crate::base::issue_call::{Answer, Arguments, issue, padded};
+use crate::base::issue_call::{Answer, Arguments, answered_by, issue, padded, pass_on};
 use crate::base::real::real;
 use crate::base::{instance, uaccess};
 use crate::signals::user_mode;
@@ -101,6 +101,12 @@ macro_rules! raw_handlers {
                     handle_nested(libc::$number, arguments)
                         .unwrap_or_else(|| issue(libc::$number, arguments))
                 }),)*
+                libc::SYS_process_vm_readv => {
+                    Some(|arguments| copy_between(libc::SYS_process_vm_readv, arguments))
+                }
+                libc::SYS_process_vm_writev => {
+                    Some(|arguments| copy_between(libc::SYS_process_vm_writev, arguments))
+                }
                 _ => None,
             }
         }
@@ -109,7 +115,6 @@ macro_rules! raw_handlers {
 
 raw_handlers! {
     SYS_readv SYS_writev SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_vmsplice
-    SYS_process_vm_readv SYS_process_vm_writev
     SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
 }
 
@@ -162,59 +167,16 @@ nested_calls! {
         SYS_recvmmsg[fd messages count flags time];
 }
 
-/// Issues a call between processes, which is not a cancellation point.
-macro_rules! between_processes {
-    ($name:ident, $number:ident, $($arg:expr),*) => {{
-        real!($name: fn(pid_t, Vectors, usize, Vectors, usize, usize) -> isize);
-        match handle_nested(libc::$number, [$($arg as usize),*]) {
-            Some(result) => c_result(result),
-            // SAFETY: this is the C library's function of this name; the program passes the
-            // arguments.
-            None => unsafe { $name()($($arg),*) },
-        }
-    }};
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn process_vm_readv(
-    pid: pid_t,
-    own: Vectors,
-    count: usize,
-    theirs: Vectors,
-    their_count: usize,
-    flags: usize,
-) -> isize {
-    other_process::read(pid, theirs as usize, their_count, || {
-        between_processes!(
-            process_vm_readv,
-            SYS_process_vm_readv,
-            pid,
-            own,
-            count,
-            theirs,
-            their_count,
-            flags
-        )
+/// Answers a call between processes, which is not a cancellation point.
+fn copy_between(number: i64, arguments: Arguments) -> isize {
+    other_process::copy(number, arguments, |number, arguments| {
+        handle_nested(number, arguments).unwrap_or_else(|| pass_on(number, arguments))
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn process_vm_writev(
-    pid: pid_t,
-    own: Vectors,
-    count: usize,
-    theirs: Vectors,
-    their_count: usize,
-    flags: usize,
-) -> isize {
-    between_processes!(
-        process_vm_writev,
-        SYS_process_vm_writev,
-        pid,
-        own,
-        count,
-        theirs,
-        their_count,
-        flags
-    )
+answered_by! {
+    process_vm_readv(pid: pid_t, own: Vectors, count: usize, theirs: Vectors, their_count: usize,
+        flags: usize) -> isize: |arguments| copy_between(libc::SYS_process_vm_readv, arguments);
+    process_vm_writev(pid: pid_t, own: Vectors, count: usize, theirs: Vectors, their_count: usize,
+        flags: usize) -> isize: |arguments| copy_between(libc::SYS_process_vm_writev, arguments);
 }

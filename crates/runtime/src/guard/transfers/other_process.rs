@@ -1,93 +1,223 @@
-//! Reads of another process's memory (`process_vm_readv`), parts of which may be swapped out.
+//! Copies from and to another process's memory (`process_vm_readv`, `process_vm_writev`), parts of
+//! which may be swapped out.
 //!
 //! The kernel cannot fault in the other process's pages, so the call fails with EFAULT or returns a
 //! short count. If the other process is managed, it faults them in on request over its control
-//! socket, and the call is repeated once.
+//! socket; if it is this process, its pages are pinned. The rest is then copied piece by piece. A
+//! forked child has no control socket: one line on standard error reports such a call.
 
-use super::buffers::EMPTY;
+use crate::base::errno::refused;
+use crate::base::issue_call::{Arguments, engine_syscall};
 use crate::base::{instance, uaccess};
 use crate::memory::libc_memory::outside_the_window;
+use crate::memory::pins::Pins;
 use libc::iovec;
 use softswap_engine::api::control_protocol::{Answer, Request};
+use softswap_engine::base::access::Access;
 use softswap_sys::control_socket::{self, Peer};
 use softswap_sys::{exemption, raw};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Timeout for the other process's answer; the same as that of `softswap ctl`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of attempts for each range. The other process closes a connection on which no
+/// Maximum number of attempts for each request. The other process closes a connection on which no
 /// request arrives within 250 ms.
 const ATTEMPTS: usize = 4;
 /// Time without requests after a timeout, in nanoseconds: a tracer may have stopped the process.
 const SILENCE_NS: u64 = 2_000_000_000;
 const MAX_ANSWER_BYTES: usize = 256;
-/// Maximum number of ranges of a call that is repeated.
-const RANGES: usize = 16;
+/// Maximum lengths of a piece: the first, and those after one and two attempts without progress. The
+/// other process may have evicted the start of a long piece again.
+const PIECE_BYTES: [usize; 3] = [1 << 20, 64 << 10, 4 << 10];
 
 /// Time of [`raw::now_ns`] before which no process is asked, because one did not answer.
 static RETRY_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a call that reads `count` ranges of another process, and repeats it if pages were absent.
-pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isize) -> isize {
-    let first = call();
-    let may_be_absent = first >= 0 || errno() == libc::EFAULT;
-    let is_managed = instance::engine().is_some() || instance::is_asleep();
-    if !may_be_absent || !is_managed || exemption::is_in_force() || count > RANGES {
+/// The ranges of a call that are not copied yet.
+struct Ranges {
+    first: iovec,
+    /// Address and length of the array of the ranges after the first.
+    rest: usize,
+    count: usize,
+}
+
+impl Ranges {
+    fn new(array: usize, count: usize) -> Ranges {
+        Ranges { first: super::buffers::EMPTY, rest: array, count }
+    }
+
+    /// Returns the first range that is not empty.
+    fn first(&mut self) -> Option<iovec> {
+        while self.first.iov_len == 0 {
+            self.count = self.count.checked_sub(1)?;
+            self.first = uaccess::get_user(self.rest)?;
+            self.rest += size_of::<iovec>();
+        }
+        Some(self.first)
+    }
+
+    fn skip(&mut self, mut bytes: usize) {
+        while bytes > 0
+            && let Some(first) = self.first()
+        {
+            let len = bytes.min(first.iov_len);
+            self.first.iov_base = first.iov_base.wrapping_byte_add(len);
+            self.first.iov_len -= len;
+            bytes -= len;
+        }
+    }
+}
+
+/// Makes a call that copies memory between this process and another one by `call`, and continues it
+/// if pages were absent.
+pub(super) fn copy(
+    number: i64,
+    arguments: Arguments,
+    call: impl Fn(i64, Arguments) -> isize,
+) -> isize {
+    let first = call(number, arguments);
+    let may_be_absent = first >= 0 || first == refused(libc::EFAULT);
+    if !may_be_absent || instance::engine().is_none() && !instance::is_asleep() {
         return first;
     }
-    let mut ranges = [EMPTY; RANGES];
-    let ranges = &mut ranges[..count];
-    let is_known = uaccess::get_user_array(theirs, ranges);
-    let wanted = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.iov_len));
-    let done = usize::try_from(first).unwrap_or(0);
-    if !is_known || done >= wanted || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
-        return first;
+    let [pid, own, own_count, theirs, their_count, flags] = arguments;
+    let mut done = first.max(0) as usize;
+    let (mut own, mut theirs) = (Ranges::new(own, own_count), Ranges::new(theirs, their_count));
+    own.skip(done);
+    theirs.skip(done);
+    let mut attempts = PIECE_BYTES.iter();
+    while let (Some(mut here), Some(mut there)) = (own.first(), theirs.first())
+        && let Some(most) = attempts.next()
+    {
+        let len = here.iov_len.min(there.iov_len).min(*most);
+        let source = Source { number, pid: pid as i32, address: there.iov_base as usize, len };
+        let mut continue_with = |len| {
+            (here.iov_len, there.iov_len) = (len, len);
+            call(number, [pid, &raw const here as usize, 1, &raw const there as usize, 1, flags])
+        };
+        let moved = match source.is_own() {
+            true => source.pinned(&mut continue_with),
+            false => source.is_brought_in().then(|| continue_with(len)),
+        };
+        match moved {
+            Some(moved) if moved > 0 => {
+                done += moved as usize;
+                own.skip(moved as usize);
+                theirs.skip(moved as usize);
+                attempts = PIECE_BYTES.iter();
+            }
+            Some(moved) if moved == refused(libc::EFAULT) => {}
+            _ => break,
+        }
     }
-    let answered =
-        raw::preserving_errno(|| outside_the_window(|| request_pages(pid, ranges, done)));
-    if !matches!(answered, Ok(true)) {
-        if answered.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
+    if done > 0 { done as isize } else { first }
+}
+
+/// A piece of the process that the call names.
+struct Source {
+    number: i64,
+    pid: i32,
+    address: usize,
+    len: usize,
+}
+
+impl Source {
+    /// Returns true if the process is this one, named by the ID of any of its threads.
+    fn is_own(&self) -> bool {
+        let own = raw::current_process() as usize;
+        let call = [own, self.pid as usize, 0, 0, 0, 0];
+        let has_thread = || engine_syscall(libc::SYS_tgkill, call) == 0;
+        self.pid as usize == own || !exemption::is_in_force() && has_thread()
+    }
+
+    /// Calls `then` with the length of the part that is pinned meanwhile. The call also pins the
+    /// buffers on its other side.
+    fn pinned(&self, then: impl FnOnce(usize) -> isize) -> Option<isize> {
+        let engine = instance::engine()?;
+        let mut pins = Pins::<1>::new(engine);
+        if !engine.contains(self.address) {
+            return Some(then(self.len));
+        }
+        let (tried, _) = pins.add_some(self.address, self.len.min(engine.call_limit_bytes() / 2));
+        Some(then(tried))
+    }
+
+    /// Asks the process to fault the piece in. Returns false, and reports it, if it does not.
+    fn is_brought_in(&self) -> bool {
+        if exemption::is_in_force() || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
+            return false;
+        }
+        let ask = || {
+            let answered = self.request_pages();
+            if !matches!(answered, Ok(true)) {
+                self.report();
+            }
+            answered
+        };
+        let answered = raw::preserving_errno(|| outside_the_window(ask));
+        if answered.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
             RETRY_NS.store(raw::now_ns() + SILENCE_NS, Ordering::Relaxed);
         }
-        return first;
+        matches!(answered, Ok(true))
     }
-    let second = call();
-    if second < first {
-        // The first call's bytes are still valid.
-        return first;
-    }
-    second
-}
 
-fn errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
-/// Asks a process to fault in ranges of its memory, except for the first `done` bytes. Returns
-/// false if the process has no control socket, or refuses.
-fn request_pages(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
-    let Some(path) = u32::try_from(pid).ok().and_then(socket_of) else { return Ok(false) };
-    for range in ranges {
-        let before = done.min(range.iov_len);
-        done -= before;
-        let (address, len) = (range.iov_base as usize + before, range.iov_len - before);
-        let request = Request::Touch(address, len);
-        let is_done = || match send_request(pid, &path, &request) {
-            Err(why) if why.kind() == io::ErrorKind::TimedOut => Some(Err(why)),
-            Ok(true) => Some(Ok(())),
-            _ => None,
+    /// Returns false if the process has no control socket, or refuses.
+    fn request_pages(&self) -> io::Result<bool> {
+        let Some(path) = u32::try_from(self.pid).ok().and_then(socket_of) else { return Ok(false) };
+        let access = match self.number {
+            libc::SYS_process_vm_writev => Access::Write,
+            _ => Access::Read,
         };
-        if len > 0 {
-            let Some(done) = (0..ATTEMPTS).find_map(|_| is_done()) else { return Ok(false) };
-            done?;
+        let request = Request::Touch(self.address, self.len, access);
+        for _ in 0..ATTEMPTS {
+            match send_request(self.pid, &path, &request) {
+                Err(why) if why.kind() == io::ErrorKind::TimedOut => return Err(why),
+                Ok(true) => return Ok(true),
+                _ => {}
+            }
         }
+        Ok(false)
     }
-    Ok(true)
+
+    /// Reports the first call that touches mapped memory of a managed process that did not fault it
+    /// in.
+    fn report(&self) {
+        static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+        if IS_REPORTED.load(Ordering::Relaxed) || !self.may_be_swapped_out() {
+            return;
+        }
+        if IS_REPORTED.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let name = match self.number {
+            libc::SYS_process_vm_writev => "process_vm_writev",
+            _ => "process_vm_readv",
+        };
+        raw::write_stderr_fmt(format_args!(
+            "softswap: {name} fails or ends early: softswap cannot fault in memory of process {}, \
+             which does not answer; a forked child answers only after exec (docs/limits.md)\n",
+            self.pid
+        ));
+    }
+
+    /// Returns true if the address is mapped in a process that has loaded this library.
+    fn may_be_swapped_out(&self) -> bool {
+        let Ok(maps) = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)) else {
+            return false;
+        };
+        let is_there = |line: &str| {
+            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+            let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).ok());
+            Some((start?..end?).contains(&self.address))
+        };
+        maps.contains("/libsoftswap.so") && maps.lines().any(|line| is_there(line) == Some(true))
+    }
 }
 
-fn socket_of(pid: u32) -> Option<std::path::PathBuf> {
+fn socket_of(pid: u32) -> Option<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let dirs = control_socket::directories(|name| std::env::var_os(name), uid);
     let default = control_socket::fallback(uid);
@@ -95,7 +225,7 @@ fn socket_of(pid: u32) -> Option<std::path::PathBuf> {
     paths.map(|dir| control_socket::socket_path(&dir, pid)).find(|path| path.exists())
 }
 
-fn send_request(pid: i32, path: &std::path::Path, request: &Request<'_>) -> io::Result<bool> {
+fn send_request(pid: i32, path: &Path, request: &Request<'_>) -> io::Result<bool> {
     let Some(line) = request.line() else { return Ok(false) };
     let peer: Peer = control_socket::connect(path, ANSWER_TIMEOUT)?;
     // Another process may own a socket of that name.
