@@ -499,9 +499,10 @@ for leave in (sys.exit, os._exit):
     assert os.waitpid(pid, 0)[1] == 0
 pid = os.fork()
 if pid == 0:
-    print('child', os.getpid(), flush=True)
+    os.write(1, f'child {{os.getpid()}}\\n'.encode())
     time.sleep(1000)
-print('ready', flush=True)
+# In one write each: an unbuffered `print` makes several.
+os.write(1, b'ready\\n')
 time.sleep(1000)"
     ));
     let child = program.wait_for_line("child");
