@@ -124,7 +124,7 @@ while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sle
     assert!(processes(&stat).len() >= CHILDREN, "{stat}");
     let all_bytes: u64 = processes(&stat).iter().map(private_bytes).sum();
     // Each sample of `softswap run` is followed by a wait.
-    let waits = || waits_of(tree.running.id() as i32).unwrap();
+    let waits = || waits_of(tree.running.id()).unwrap();
     let before = waits();
     wait_for("samples", || (waits() > before + 20).then_some(()));
     let ended = tree.finish();
