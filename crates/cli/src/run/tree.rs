@@ -451,22 +451,24 @@ impl SharedMemoryCount {
     }
 
     /// Adds up the parts of all processes; that of the program without its memory outside the
-    /// budget, which has a line of its own in the summary. Scans take at most a tenth of a CPU:
-    /// returns `None` if the next scan is not due.
+    /// budget, which has a line of its own in the summary. Scans take at most a tenth of a CPU,
+    /// and a quarter of the time: returns `None` if the next scan is not due.
     fn scan(&mut self, now: &TreeReport, program_pid: u32) -> Option<u64> {
         const PAUSE_FACTOR: u32 = 10;
+        const WAIT_FACTOR: u32 = 3;
         if self.next_scan.is_some_and(|next| Instant::now() < next) {
             return None;
         }
-        // CPU time, because on a busy machine a scan mostly waits for a CPU.
-        let start_ns = thread_cpu_ns();
+        let (start, start_ns) = (Instant::now(), thread_cpu_ns());
         let part = |process: &Process| match anonymous_part_bytes(process.pid) {
             Some(bytes) if process.pid != program_pid => bytes,
             bytes => bytes.unwrap_or(u64::MAX).min(process.used_bytes),
         };
         let bytes = now.processes.iter().map(part).sum();
+        // On a busy machine a scan mostly waits for a CPU.
         let spent = Duration::from_nanos(thread_cpu_ns().saturating_sub(start_ns));
-        self.next_scan = Some(Instant::now() + spent * PAUSE_FACTOR);
+        let pause = (spent * PAUSE_FACTOR).max(start.elapsed() * WAIT_FACTOR);
+        self.next_scan = Some(Instant::now() + pause);
         self.last_scan = Some((bytes, memory_limits::available().bytes));
         Some(bytes)
     }

@@ -4,9 +4,11 @@ use crate::common::area::succeeds;
 use crate::common::{json_file, skip};
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::{query, refused, stat, stdout_of, wait_for, wait_until};
-use crate::support::processes::{kill, waits_of};
+use crate::support::processes::kill;
 use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
-use crate::support::{Ended, LIMIT, Running, compiled, plain, python, softswap_with};
+use crate::support::{
+    Ended, LIMIT, Running, compiled, plain, python, softswap_with, wait_for_rounds,
+};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -123,10 +125,7 @@ while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sle
     let stat = tree.stat();
     assert!(processes(&stat).len() >= CHILDREN, "{stat}");
     let all_bytes: u64 = processes(&stat).iter().map(private_bytes).sum();
-    // Each sample of `softswap run` is followed by a wait.
-    let waits = || waits_of(tree.running.id()).unwrap();
-    let before = waits();
-    wait_for("samples", || (waits() > before + 20).then_some(()));
+    wait_for_rounds(tree.running.id(), 5);
     let ended = tree.finish();
     ended.expect_success("small processes");
     let (used, all) = (mib_after("MiB, at most ", &ended), all_bytes as f64 / f64::from(1 << 20));
