@@ -43,11 +43,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
         Row::of("budget", of(|it| it.budget_bytes), size),
         Row::of("stalled", of(Report::stalled_ns_of_all), time),
         Row::of("at most used", of(Report::used_peak_bytes_of_all), size),
-        Row::of(
-            "at most resident",
-            all(|it| it.resident_peak_bytes, |it| &it.resident_bytes),
-            size,
-        ),
+        Row::of("at most resident", of(Report::resident_peak_bytes_of_all), size),
         Row::of("at most in the pool", all(|it| it.pool_peak_bytes, |it| &it.pool_bytes), size),
         Row::of("at most on the disk", all(|it| it.disk_peak_bytes, |it| &it.disk_bytes), size),
         Row::of("pages out", of(|it| it.pages_out), number),

@@ -456,6 +456,17 @@ impl Report {
         self.used_peak_bytes.max(of_tree)
     }
 
+    /// Returns the peak resident memory of the program, with its descendants if they shared its
+    /// budget: at most what they used, since each of them also counts pages that it inherited.
+    #[must_use]
+    pub fn resident_peak_bytes_of_all(&self) -> u64 {
+        let seen = self.max_over_tree(self.resident_peak_bytes, |tree| &tree.resident_bytes);
+        match self.tree {
+            Some(_) => seen.min(self.used_peak_bytes_of_all()),
+            None => seen,
+        }
+    }
+
     /// Returns true if no page of the first process was evicted or faulted in.
     #[must_use]
     pub fn first_was_idle(&self) -> bool {

@@ -184,7 +184,7 @@ fn budget(report: &Report) -> String {
 }
 
 fn peaks(report: &Report) -> String {
-    let resident = report.max_over_tree(report.resident_peak_bytes, |tree| &tree.resident_bytes);
+    let resident = report.resident_peak_bytes_of_all();
     let pool = report.max_over_tree(report.pool_peak_bytes, |tree| &tree.pool_bytes);
     let disk = report.max_over_tree(report.disk_peak_bytes, |tree| &tree.disk_bytes);
     let [resident, pool, disk] = [resident, pool, disk].map(bytes);

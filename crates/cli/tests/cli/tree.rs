@@ -6,7 +6,9 @@ use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::{query, refused, stat, stdout_of, wait_for, wait_until};
 use crate::support::processes::kill;
 use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
-use crate::support::{Ended, LIMIT, Running, compiled, plain, python, softswap_with};
+use crate::support::{
+    Ended, LIMIT, Running, compiled, plain, python, softswap_with, wait_for_rounds,
+};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -86,10 +88,48 @@ assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
     tree.wait_until_ready(3);
     let ended = tree.finish();
     ended.expect_success("children that share");
-    let line = ended.stderr.lines().find_map(|line| line.split_once("MiB, at most "));
-    let used = line.and_then(|(_, rest)| rest.split_once(" MiB")).map(|(used, _)| used.parse());
     // 80 MiB, 4 MiB for each child, and the memory of Python and the engines.
-    assert!(used.is_some_and(|used: Result<f64, _>| used.unwrap() < 140.0), "{}", ended.stderr);
+    let used = mib_after("MiB, at most ", &ended);
+    assert!(used < 140.0, "{}", ended.stderr);
+    assert!(mib_after("  peaks      resident ", &ended) <= used, "{}", ended.stderr);
+}
+
+/// Returns the number of MiB that the summary states after these words.
+fn mib_after(words: &str, ended: &Ended) -> f64 {
+    let line = ended.stderr.lines().find_map(|line| line.split_once(words));
+    let number = line.and_then(|(_, rest)| rest.split_once(" MiB")?.0.parse().ok());
+    number.unwrap_or_else(|| panic!("no MiB after {words:?}: {}", ended.stderr))
+}
+
+/// Small processes hold chunks for a part of their private memory only.
+#[test]
+fn tree_peak_includes_private_memory_of_small_processes() {
+    const CHILDREN: usize = 8;
+    let script = r"
+import os, time
+block = bytearray(os.urandom(2 << 20))
+print('ready', flush=True)
+while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
+";
+    let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
+    let python = python();
+    let program = ["sh", "-c", start, python.to_str().unwrap(), script];
+    let tree = Tree::start(&["--memory", "64M"], &program);
+    tree.wait_until_ready(CHILDREN);
+    let private_bytes = |process: &Value| -> u64 {
+        let path = format!("/proc/{}/smaps_rollup", bytes(process, "pid"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let kib = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).unwrap();
+        kib.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+    };
+    let stat = tree.stat();
+    assert!(processes(&stat).len() >= CHILDREN, "{stat}");
+    let all_bytes: u64 = processes(&stat).iter().map(private_bytes).sum();
+    wait_for_rounds(tree.running.id(), 5);
+    let ended = tree.finish();
+    ended.expect_success("small processes");
+    let (used, all) = (mib_after("MiB, at most ", &ended), all_bytes as f64 / f64::from(1 << 20));
+    assert!(used > all * 0.95, "{all} MiB of private memory: {}", ended.stderr);
 }
 
 #[test]
