@@ -283,17 +283,17 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     refused(&area, &["hole"]);
     fs::remove_file(&area).unwrap();
     image.make_area();
-    let copy = image.root().join("copy");
-    if succeeds(Command::new("cp").arg("--reflink=always").arg(&area).arg(&copy)) {
-        refused(&area, &["shares storage with another file"]);
-        fs::remove_file(copy).unwrap();
-    }
-    assert!(!is_immutable(&area));
     // A program that has the file open for writing could move its blocks later.
     let file = File::options().write(true).open(&area).unwrap();
     refused(&area, &["another program has opened it", "fuser -v"]);
     drop(file);
     check(&area);
+    assert!(!is_immutable(&area));
+    let copy = image.root().join("copy");
+    if succeeds(Command::new("cp").arg("--reflink=always").arg(&area).arg(&copy)) {
+        refused(&area, &["shares storage with another file"]);
+        fs::remove_file(copy).unwrap();
+    }
     assert!(!is_immutable(&area));
     // Data that is no swap area is overwritten only on request.
     let data = image.root().join("data");

@@ -105,11 +105,10 @@ impl Standby {
         if left < (out / EARLY_SHARE).min(self.max_pages.load(Relaxed) as u64) {
             self.early.fetch_add(1, Relaxed);
         }
-        // One thread decides. Refaults that others record until the reset are lost.
-        if self.seen.fetch_add(1, Relaxed) + 1 != DECIDE_EVERY {
+        // One thread decides. The count may wrap.
+        if !self.seen.fetch_add(1, Relaxed).wrapping_add(1).is_multiple_of(DECIDE_EVERY) {
             return;
         }
-        self.seen.store(0, Relaxed);
         let early = self.early.swap(0, Relaxed);
         let share = if self.is_on() { END_SHARE } else { BEGIN_SHARE };
         self.is_on.store(early >= DECIDE_EVERY / share, Relaxed);

@@ -76,10 +76,13 @@ impl RawMark {
 
     /// Removes the mark while this process alone has the claim.
     pub fn remove(mut self) -> io::Result<()> {
-        match std::mem::take(&mut self.is_immutable) {
-            true => clear(self.open()?.as_fd()),
-            false => Ok(()),
+        if !self.is_immutable {
+            return Ok(());
         }
+        // On an error the drop tries again.
+        let file = self.open()?;
+        self.is_immutable = false;
+        clear(file.as_fd())
     }
 }
 
@@ -102,20 +105,25 @@ impl Drop for RawMark {
 /// then refuses a write lease. `None` if this user may not take one, because another user owns the
 /// file.
 pub fn other_opens(claimed: BorrowedFd<'_>) -> Option<bool> {
-    match set_lease(claimed, libc::F_WRLCK) {
-        Ok(()) => {
-            let _ = set_lease(claimed, libc::F_UNLCK);
+    /// Command of `fcntl` that sets the signal for an open that conflicts with the lease.
+    const F_SETSIG: i32 = 10;
+    let set = |command: i32, value: i32| {
+        let arguments = [claimed.as_raw_fd() as usize, command as usize, value as usize, 0, 0, 0];
+        // SAFETY: the call takes no pointers.
+        raw::check(unsafe { raw::syscall(libc::SYS_fcntl, arguments) })
+    };
+    // Ignored by default. The default signal, SIGIO, would end the process.
+    set(F_SETSIG, libc::SIGURG).ok()?;
+    let opens = match set(libc::F_SETLEASE, libc::F_WRLCK) {
+        Ok(_) => {
+            let _ = set(libc::F_SETLEASE, libc::F_UNLCK);
             Some(false)
         }
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Some(true),
         Err(_) => None,
-    }
-}
-
-fn set_lease(file: BorrowedFd<'_>, kind: i32) -> io::Result<()> {
-    let arguments = [file.as_raw_fd() as usize, libc::F_SETLEASE as usize, kind as usize, 0, 0, 0];
-    // SAFETY: the call takes no pointers.
-    raw::check(unsafe { raw::syscall(libc::SYS_fcntl, arguments) }).map(drop)
+    };
+    let _ = set(F_SETSIG, 0);
+    opens
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,19 +16,20 @@ impl Engine {
     /// Returns true if `bytes` may be locked in all. Requests more of a shared budget if necessary:
     /// the share of a process may be far below the budget.
     pub fn may_lock(&self, bytes: usize) -> bool {
-        // Attempts, 1 ms apart, in which other processes may release memory.
-        const ATTEMPTS: usize = 100;
-        let is_within = || bytes <= self.lock_limit_bytes();
-        for _ in 0..ATTEMPTS {
-            if is_within() {
-                break;
+        // Pauses of 1 ms, in which other processes may release memory.
+        const PAUSES: usize = 20;
+        let background = &self.core.background;
+        let mut pauses = 0..PAUSES;
+        while bytes > self.lock_limit_bytes() {
+            if self.core.grow_budget() {
+                continue;
             }
-            if !self.core.grow_budget() {
-                let background = &self.core.background;
-                background.pause(background.seen(), 1_000_000);
+            if background.more.get().is_none() || pauses.next().is_none() {
+                return false;
             }
+            background.pause(background.seen(), 1_000_000);
         }
-        is_within()
+        true
     }
 
     fn lock_limit_bytes(&self) -> usize {
@@ -41,9 +42,13 @@ impl Engine {
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
         const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
-        let _ = self.may_lock(mapping::locked_bytes(&self.core.memory).saturating_add(len));
-        let most = self.lock_limit_bytes() / PAGE_SIZE;
-        let new = mapping::lock(&self.core.memory, range, most as u64)?;
+        let memory = &self.core.memory;
+        let lock =
+            || mapping::lock(memory, range.clone(), (self.lock_limit_bytes() / PAGE_SIZE) as u64);
+        let new = match lock() {
+            Err(_) if self.may_lock(mapping::locked_bytes(memory).saturating_add(len)) => lock()?,
+            result => result?,
+        };
         let mut failed = None;
         for part in &new {
             let (start, len) = self.bytes_of(part);

@@ -100,7 +100,12 @@ pub(super) fn copy(
         };
         let moved = match source.is_own() {
             true => source.pinned(&mut continue_with),
-            false => source.is_brought_in().then(|| continue_with(len)),
+            false => match continue_with(len) {
+                moved if moved == refused(libc::EFAULT) => {
+                    source.is_brought_in().then(|| continue_with(len))
+                }
+                moved => Some(moved),
+            },
         };
         match moved {
             Some(moved) if moved > 0 => {

@@ -164,7 +164,7 @@ fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
     let is_in_place =
         request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
     if is_in_place {
-        // Resizing to the same length checks that the mapping is as long as the caller says.
+        // Resizing to the same length makes the kernel check the mapping.
         let checked = issue(libc::SYS_mremap, [old, old_len, old_len, 0, 0, 0]);
         if checked < 0 || len == old_len {
             return checked;
