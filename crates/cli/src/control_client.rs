@@ -415,6 +415,12 @@ fn no_answer(process: &Process) -> Refusal {
     }
 }
 
+/// Returns the anonymous memory of a process in DRAM, shared pages included, in bytes.
+pub(crate) fn anonymous_bytes(pid: u32) -> Option<u64> {
+    let statm = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.statm().ok()?;
+    Some(statm.resident.saturating_sub(statm.shared) * softswap_sys::PAGE_SIZE as u64)
+}
+
 fn has_exited(pid: u32) -> bool {
     Process::read(pid).is_none_or(|now| now.has_ended())
 }

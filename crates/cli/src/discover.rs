@@ -116,15 +116,13 @@ impl TreeCollector {
     fn process(&self, stat: &Stat, managed: &Managed) -> Option<Process> {
         let pid = u32::try_from(stat.pid).ok()?;
         let process = control_client::Process::read(pid).filter(|process| !process.has_ended())?;
-        let statm = procfs::process::Process::new(stat.pid).ok()?.statm().ok()?;
-        let anonymous_pages = statm.resident.saturating_sub(statm.shared);
         let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
         let (budget_bytes, name) = (managed.budget_bytes, process.name.clone());
         let mut found = Process {
             pid,
             name,
             budget_bytes,
-            anonymous_bytes: anonymous_pages * softswap_sys::PAGE_SIZE as u64,
+            anonymous_bytes: control_client::anonymous_bytes(pid)?,
             cpu: Duration::from_secs_f64(ticks),
             threads: u32::try_from(stat.num_threads).unwrap_or(1),
             ..Process::default()

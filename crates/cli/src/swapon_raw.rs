@@ -186,8 +186,8 @@ pub(crate) fn check_below(file: &SwapFile) -> Result<(), RawError> {
     open_below(file).map(drop)
 }
 
-/// Calls `act` with a buffer of zeroes, aligned for direct I/O, for each part of a file, until `act`
-/// returns 0 bytes.
+/// Calls `act` with a buffer of zeroes, aligned for direct I/O, and the offset of each part of a
+/// file. `act` returns the number of bytes that it has transferred; 0 is an error.
 fn each_part(
     bytes: u64,
     mut act: impl FnMut(&mut [u8], u64) -> io::Result<usize>,

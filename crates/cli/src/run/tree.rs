@@ -3,7 +3,7 @@
 
 use super::auto_memory::{self, Bounds, Inputs};
 use super::parking::Parking;
-use crate::control_client::{self, own_uid};
+use crate::control_client::{self, anonymous_bytes, own_uid};
 use crate::memory_limits::{self, Available};
 use crate::refusal::{OrRefuse, Refusal};
 use crate::tree_peaks::TreePeaks;
@@ -11,7 +11,6 @@ use crate::tree_report::{self, TreeReport};
 use softswap_engine::api::control_protocol::{Request, converse};
 use softswap_engine::api::settings::{MIN_MEMORY_BYTES, Turns};
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::control_socket::{self, Listener};
 use softswap_sys::process_identity::Liveness;
 use softswap_sys::raw::{now_ns, thread_cpu_ns};
@@ -472,14 +471,6 @@ impl SharedMemoryCount {
         self.last_scan = Some((bytes, memory_limits::available().bytes));
         Some(bytes)
     }
-}
-
-/// Returns a process's anonymous memory, shared pages included.
-fn anonymous_bytes(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut pages = text.split(' ').skip(1).map_while(|word| word.parse::<u64>().ok());
-    let (resident, of_files) = (pages.next()?, pages.next()?);
-    Some(resident.saturating_sub(of_files) * PAGE_SIZE as u64)
 }
 
 /// Returns a process's anonymous memory, in which a page of N processes counts 1/N.

@@ -2,6 +2,7 @@
 
 use crate::support::{Ended, Running, compiled, compiled_from, softswap};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -114,34 +115,22 @@ fn run(command: &mut Command) -> Ended {
     Running::start(command).finish(CASE_LIMIT)
 }
 
-/// Returns the program that starts others under a container's filter.
-fn container() -> Command {
+/// Returns a command that starts a program, under a container's filter on request.
+fn start(program: impl AsRef<OsStr>, is_filtered: bool) -> Command {
+    if !is_filtered {
+        return Command::new(program);
+    }
     let mut command = Command::new(compiled("emulated"));
-    command.arg(CONTAINER);
+    command.arg(CONTAINER).arg(program);
     command
 }
 
 fn plainly(theme: &str, case: &str, is_filtered: bool) -> Ended {
-    let program = program(theme);
-    let mut command = match is_filtered {
-        true => container(),
-        false => Command::new(&program),
-    };
-    if is_filtered {
-        command.arg(&program);
-    }
-    run(command.arg(case).env_remove("ABI_PRESSURE_MIB"))
+    run(start(program(theme), is_filtered).arg(case).env_remove("ABI_PRESSURE_MIB"))
 }
 
 fn managed(mode: &RunMode, theme: &str, case: &str) -> Ended {
-    let mut command = match mode.name {
-        CONTAINER => {
-            let mut command = container();
-            command.arg(softswap());
-            command
-        }
-        _ => Command::new(softswap()),
-    };
+    let mut command = start(softswap(), mode.name == CONTAINER);
     command.args(["run", "-q", "--memory", mode.memory]).args(mode.options).arg("--");
     command.arg(program(theme)).arg(case).env("ABI_PRESSURE_MIB", mode.pressure_mib);
     run(&mut command)

@@ -256,7 +256,7 @@ fn start_second(tree: &Tree) {
     std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
 }
 
-/// Whatever two processes gain, each gets at least half of an equal share.
+/// Each of two processes gets at least half of an equal share, even if the other one gains more.
 #[test]
 fn later_process_gets_its_share() {
     let tree = tree_of_first_hog(90);

@@ -191,10 +191,10 @@ impl Source {
     /// in.
     fn report(&self) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-        if IS_REPORTED.load(Ordering::Relaxed) || !self.may_be_swapped_out() {
-            return;
-        }
-        if IS_REPORTED.swap(true, Ordering::Relaxed) {
+        if IS_REPORTED.load(Ordering::Relaxed)
+            || !self.may_be_swapped_out()
+            || IS_REPORTED.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         let name = match self.number {
