@@ -1,6 +1,7 @@
 /* Copies of memory between processes, where parts of both sides are swapped out. */
 #include "abi.h"
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 
 #define LARGE (6 * MIB)
 
@@ -87,6 +88,24 @@ static void be_the_other(void)
     _exit(wrong(at, LARGE, 8) != 0);
 }
 
+/* Reads a word of each of several pages of a process, and writes it back. */
+static void trace_words(pid_t pid, long *theirs, const long *expected)
+{
+    enum { WORDS = PAGE / sizeof *theirs, COUNT = 64 * WORDS };
+    int status;
+    RESULT(ptrace(PTRACE_ATTACH, pid, NULL, NULL));
+    MUST(waitpid(pid, &status, 0));
+    for (size_t at = 0; at < COUNT; at += WORDS) {
+        errno = 0;
+        long word = ptrace(PTRACE_PEEKDATA, pid, theirs + at, NULL);
+        long back = ptrace(PTRACE_POKEDATA, pid, theirs + at + WORDS / 2, expected[at + WORDS / 2]);
+        if (word != expected[at] || back || errno)
+            say("word %zu: %lx, %ld, error %d", at, word, back, errno);
+    }
+    RESULT(ptrace(PTRACE_PEEKDATA, pid, (void *)8, NULL));
+    RESULT(ptrace(PTRACE_DETACH, pid, NULL, NULL));
+}
+
 CASE(a_started_program)
 {
     if (getenv("ABI_OTHER"))
@@ -111,6 +130,7 @@ CASE(a_started_program)
     RESULT(copy(process_vm_readv, pid, mine, at, LARGE));
     say("wrong %zu", wrong(mine, LARGE, 8));
     RESULT(copy(process_vm_writev, pid, mine, (void *)8, 8));
+    trace_words(pid, (long *)at, (long *)mine);
     close(to[1]);
     say_end("the program", pid);
 }

@@ -1,11 +1,15 @@
-// Maps memory with a library's own system calls and checks its content. If the argument is a
+// Maps and transfers memory with a library's own system calls and checks its content. If the argument is a
 // number, it prints a line if more than that many MiB are resident at the same time.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +22,7 @@ static long (*protect)(long, long, long);
 static long (*unmap)(long, long);
 static long (*remap)(long, long, long, long);
 static long (*advise)(long, long, long);
+static long (*call)(long, long, long, long, long, long, long);
 
 static void *find(void *library, const char *name) {
     void *found = dlsym(library, name);
@@ -50,6 +55,34 @@ static long resident_mib(void) {
     return kib >> 10;
 }
 
+// Transfers the first bytes of memory, most of which is swapped out, by arrays on the stack.
+static void transfer(char *memory) {
+    enum { COUNT = 4, PIECE = 5000 };
+    struct iovec from[COUNT], into[COUNT];
+    int pipes[2], sockets[2];
+    for (int at = 0; at < COUNT; at++) {
+        from[at] = (struct iovec){memory + at * MIB, PIECE};
+        into[at] = (struct iovec){memory + (at + COUNT) * MIB, PIECE};
+    }
+    struct msghdr sent = {.msg_iov = from, .msg_iovlen = COUNT};
+    struct msghdr received = {.msg_iov = into, .msg_iovlen = COUNT};
+    if (pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets))
+        exit(4);
+    long written = call(SYS_writev, pipes[1], (long)from, COUNT, 0, 0, 0);
+    long read = call(SYS_readv, pipes[0], (long)into, COUNT, 0, 0, 0);
+    printf("array: %ld %ld, %d\n", written, read, memcmp(memory, memory + COUNT * MIB, PIECE));
+    memory += 2 * COUNT * MIB;
+    for (int at = 0; at < COUNT; at++)
+        from[at].iov_base = memory + at * MIB, into[at].iov_base = memory + (at + COUNT) * MIB;
+    written = call(SYS_sendmsg, sockets[0], (long)&sent, 0, 0, 0, 0);
+    read = call(SYS_recvmsg, sockets[1], (long)&received, 0, 0, 0, 0);
+    printf("message: %ld %ld, %d\n", written, read, memcmp(memory, memory + COUNT * MIB, PIECE));
+    long waiting = call(SYS_ioctl, sockets[1], FIONREAD, (long)(memory + 20 * MIB), 0, 0, 0);
+    printf("waiting: %ld %d\n", waiting, *(int *)(memory + 20 * MIB));
+    for (int at = 0; at < 2; at++)
+        close(pipes[at]), close(sockets[at]);
+}
+
 int main(int count, char **words) {
     void *library = words[1][0] ? dlopen(words[1], RTLD_NOW) : RTLD_DEFAULT;
     if (!library) {
@@ -61,6 +94,7 @@ int main(int count, char **words) {
     unmap = find(library, "inline_munmap");
     remap = find(library, "inline_mremap");
     advise = find(library, "inline_madvise");
+    call = find(library, "inline_call");
 
     long there = map(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
     fill((void *)there, LEN, 1);
@@ -73,6 +107,9 @@ int main(int count, char **words) {
     printf("wrong: %ld %ld\n", wrong((void *)there, LEN, 1), wrong((void *)reserved, LEN, 2));
     if (count > 2 && resident_mib() > atol(words[2]))
         printf("%ld MiB are resident\n", resident_mib());
+
+    transfer((char *)there);
+    fill((void *)there, LEN, 1);
 
     long longer = remap(there, LEN, LEN + MIB, MREMAP_MAYMOVE);
     printf("moved: %ld wrong, then %d\n", wrong((void *)longer, LEN, 1), ((char *)longer)[LEN]);

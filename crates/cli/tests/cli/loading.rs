@@ -142,10 +142,10 @@ fn program_functions_may_call_library_aliases() {
     expect_equal(&program, &[]);
 }
 
-/// Memory mapped by a library's own system-call instructions is managed. This also holds for a
-/// sleeping process, and for linked and opened libraries.
+/// Memory mapped by a library's own system-call instructions is managed, and they may transfer it.
+/// This also holds for a sleeping process, and for linked and opened libraries.
 #[test]
-fn mappings_by_inline_syscalls_are_managed() {
+fn memory_of_inline_syscalls_is_managed() {
     const RESIDENT_MIB: &str = "40";
     let programs = Programs::new();
     let unwinder = ["-Wl,--no-as-needed", "-lgcc_s"];

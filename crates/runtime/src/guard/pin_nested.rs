@@ -10,6 +10,7 @@
 //! If the structure itself is not managed, the call does not trap. So the C library's functions for
 //! these calls are interposed.
 
+use super::transfers::other_process;
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
 use crate::base::issue_call::Arguments;
@@ -18,6 +19,7 @@ use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use crate::process::named_memory;
 use softswap_engine::api::engine::Engine;
+use softswap_engine::base::access::Access;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::nested_pointer_table::{MAX_BYTES, Structure, Walk, structure_of, walk_of};
 use softswap_sys::raw;
@@ -245,12 +247,16 @@ pub unsafe extern "C" fn ptrace(
     data: usize,
 ) -> libc::c_long {
     real!(ptrace: fn(u32, libc::pid_t, usize, usize) -> libc::c_long);
-    // PTRACE_PEEK* returns a word, which may look like an error.
     let arguments = [request as usize, pid as usize, address, data, 0, 0];
     // SAFETY: this is the C library's function of this name; the program passes the arguments.
     let original = || unsafe { ptrace()(request, pid, address, data) as isize };
-    if structure_of(libc::SYS_ptrace, &arguments).is_none() {
-        return original() as libc::c_long;
-    }
-    interposed(libc::SYS_ptrace, arguments, data, original) as libc::c_long
+    let access = match request {
+        libc::PTRACE_PEEKTEXT | libc::PTRACE_PEEKDATA => Access::Read,
+        libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA => Access::Write,
+        _ if structure_of(libc::SYS_ptrace, &arguments).is_some() => {
+            return interposed(libc::SYS_ptrace, arguments, data, original) as libc::c_long;
+        }
+        _ => return original() as libc::c_long,
+    };
+    other_process::access_word(pid, address, access, original) as libc::c_long
 }

@@ -1,5 +1,5 @@
-//! SIGSYS: a system call received a pointer to managed memory, or an object has mapped memory by
-//! its own system-call instruction ([`crate::memory::inline_calls`]).
+//! SIGSYS: a system call received a pointer to managed memory, or an object has made a call by its
+//! own system-call instruction ([`crate::memory::inline_calls`]).
 //!
 //! The kernel cannot fault in managed memory during a call. So the guard faults the pages in, pins
 //! them, issues the call again from an instruction that the filter allows, and unpins them.
@@ -11,7 +11,7 @@
 //! the program's handler receives the original call after the guard returns.
 
 use super::pinned_call::pinned_call;
-use super::transfers::dispatch;
+use super::transfers::{dispatch, interposed};
 use super::{credentials, kernel_async_io, signal_calls};
 use crate::base::errno::refused;
 use crate::base::guarded_call::{self, closed};
@@ -134,7 +134,9 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
             return;
         }
         let outer = guarded_call::begin(number, context);
-        let result = match memory_calls::answer_for(number).filter(|_| is_by_caller) {
+        let answer_for =
+            || memory_calls::answer_for(number).or_else(|| interposed::copy_handler(number));
+        let result = match is_by_caller.then(answer_for).flatten() {
             Some(answer) => answer(arguments),
             None => handle_trapped(number, arguments, context),
         };
@@ -156,6 +158,9 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
 
 fn handle_trapped(number: i64, arguments: Arguments, context: Context<'_>) -> isize {
     let Some(engine) = instance::engine() else {
+        if interposed::answer_for(number).is_some() {
+            interposed::note_asleep(number, arguments);
+        }
         let answer = signal_calls::answer_trapped(number, arguments, context);
         return answer.unwrap_or_else(|| guarded_call::issue_waiting(number, arguments));
     };

@@ -1,4 +1,5 @@
-//! Memory that an object maps by its own system-call instructions, as wasmtime does through rustix.
+//! Objects with system-call instructions of their own: wasmtime maps memory by them, through rustix,
+//! and other users of rustix pass arrays of buffers.
 //!
 //! A seccomp filter traps these calls by the address of the instruction, and the runtime handles
 //! them like calls through the C library. The filter is installed once such an object is found, at
@@ -44,7 +45,7 @@ pub(crate) fn trap_new_objects() {
     }
 }
 
-/// Traps memory calls from these addresses, unless a filter already does: a library may be loaded
+/// Traps [`seccomp::CALLS_BY_CALLER`] from these addresses, unless a filter already does: a library may be loaded
 /// again at the same address.
 fn trap(callers: &[usize]) {
     let mut trapped = TRAPPED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,9 +65,9 @@ fn trap(callers: &[usize]) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
         if !IS_REPORTED.swap(true, Ordering::Relaxed) {
             raw::write_stderr(
-                b"softswap: a library maps memory by its own system-call instructions, and no \
-                  seccomp filter can be installed to trap them; this memory is not managed and \
-                  does not count in the budget (docs/limits.md)\n",
+                b"softswap: a library makes system calls by its own instructions, and no seccomp \
+                  filter can be installed to trap them; memory that it maps is not managed and does \
+                  not count in the budget, and some calls may fail with EFAULT (docs/limits.md)\n",
             );
         }
         return;

@@ -323,7 +323,7 @@ pub fn set_errno(value: i32) {
     unsafe { *libc::__errno_location() = value };
 }
 
-fn errno() -> i32 {
+pub fn errno() -> i32 {
     // SAFETY: the C library returns the address of this thread's own `errno`.
     unsafe { *libc::__errno_location() }
 }

@@ -282,14 +282,35 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     check(code, with(WORD), this);
 }
 
-const MEMORY_CALLS: [i64; 5] =
-    [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise];
+/// Calls that [`build_for_callers`] traps: they map memory, or their buffers are behind nested
+/// pointers.
+pub const CALLS_BY_CALLER: [i64; 19] = [
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_vmsplice,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ioctl,
+];
 
 /// Maximum number of addresses for [`build_for_callers`]: the kernel refuses longer filters.
 pub const MAX_CALLERS: usize = 1200;
 
-/// Builds a filter that traps memory calls from these return addresses: those after the `syscall`
-/// instructions, in ascending order, at most [`MAX_CALLERS`].
+/// Builds a filter that traps [`CALLS_BY_CALLER`] from these return addresses: those after the
+/// `syscall` instructions, in ascending order, at most [`MAX_CALLERS`].
 ///
 /// The filter survives `exec`. Single addresses rarely match such an instruction of the next
 /// program; a range of code would. Other calls are decided by number alone, so the kernel caches
@@ -297,8 +318,8 @@ pub const MAX_CALLERS: usize = 1200;
 pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
     assert!(callers.len() <= MAX_CALLERS && callers.is_sorted());
     let mut filter = by_number().to_vec();
-    for (index, number) in MEMORY_CALLS.iter().enumerate() {
-        filter.push(branch(IF_EQUAL, *number as u32, MEMORY_CALLS.len() - index, 0));
+    for (index, number) in CALLS_BY_CALLER.iter().enumerate() {
+        filter.push(branch(IF_EQUAL, *number as u32, CALLS_BY_CALLER.len() - index, 0));
     }
     filter.push(plain(RETURN, ALLOW));
     for of_half in callers.chunk_by(|a, b| a >> 32 == b >> 32) {
@@ -511,7 +532,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_calls_trap_by_caller() {
+    fn calls_trap_by_caller() {
         for count in [1, 4, 5, 9, 372, MAX_CALLERS] {
             // The second half is in another 4 GiB.
             let callers: Vec<usize> = (0..count)
@@ -521,7 +542,7 @@ pub(crate) mod tests {
             assert!(filter.len() <= 4096, "{}", filter.len());
             let ask = |number, ip: usize| verdict(&filter, number, ip as u64, [0; 6]);
             for caller in &callers {
-                for number in MEMORY_CALLS {
+                for number in CALLS_BY_CALLER {
                     assert_eq!(ask(number, *caller), TRAP_BY_CALLER, "{number} {caller:#x}");
                 }
                 assert_eq!(ask(libc::SYS_read, *caller), ALLOW);

@@ -1,5 +1,5 @@
-//! Finds objects that map memory by system-call instructions of their own instead of through the C
-//! library: Rust code that uses rustix, such as wasmtime.
+//! Finds objects that map memory, or pass nested pointers to the kernel, by system-call instructions
+//! of their own instead of through the C library: Rust code that uses rustix, such as wasmtime.
 //!
 //! Searching all code would slow down the start of each program. So only objects that look like
 //! Rust are searched: they need the unwinder's library but not that of C++, and have at most
@@ -8,16 +8,19 @@
 //! reason the result is the address of each instruction, not the range of the code.
 
 use super::linked::Linked;
+use crate::seccomp::CALLS_BY_CALLER;
 use std::ffi::{CStr, c_void};
 
 const MAX_CODE_BYTES: usize = 64 << 20;
 const UNWINDER: &CStr = c"libgcc_s.so.1";
 const CPP_LIBRARY: &CStr = c"libstdc++.so.6";
-/// `mov eax, 9`: the number of `mmap`.
-const LOAD_MMAP: [u8; 5] = [0xb8, libc::SYS_mmap as u8, 0, 0, 0];
+/// Opcode of `mov eax, NUMBER`; the number has 4 bytes.
+const LOAD: u8 = 0xb8;
+const LOAD_BYTES: usize = 5;
 /// `syscall`.
 const CALL: [u8; 2] = [0x0f, 0x05];
-/// Largest distance to the `syscall` instruction; the arguments are set in between.
+/// Largest distance from the end of [`LOAD`] to the `syscall` instruction; the arguments are set in
+/// between.
 const NEAR_BYTES: usize = 96;
 
 /// The objects of this process that have been searched.
@@ -39,8 +42,9 @@ impl Objects {
         self.visit(|_| ());
     }
 
-    /// Searches new objects. Returns, for each object that calls `mmap` by an instruction, the
-    /// addresses after its `syscall` instructions in ascending order. Some may not be instructions.
+    /// Searches new objects. Returns, for each object that makes one of [`CALLS_BY_CALLER`] other
+    /// than `ioctl` by an instruction, the addresses after its `syscall` instructions in ascending
+    /// order. Some may not be instructions.
     pub fn find(&mut self) -> Vec<Vec<usize>> {
         let mut found = Vec::new();
         self.visit(|object| {
@@ -51,7 +55,7 @@ impl Objects {
                     let code = unsafe {
                         std::slice::from_raw_parts(range.start as *const u8, range.len())
                     };
-                    let is_it = code.len() <= MAX_CODE_BYTES && maps_memory(code);
+                    let is_it = code.len() <= MAX_CODE_BYTES && makes_guarded_calls(code);
                     is_it.then(|| calls_in(code).map(|after| range.start + after).collect())
                 }));
             }
@@ -88,12 +92,16 @@ impl Objects {
     }
 }
 
-/// Returns true if code loads the number of `mmap` and has a `syscall` instruction within the next
-/// [`NEAR_BYTES`].
-fn maps_memory(code: &[u8]) -> bool {
-    memchr::memmem::find_iter(code, &LOAD_MMAP).any(|at| {
-        let rest = &code[at + LOAD_MMAP.len()..];
-        rest[..rest.len().min(NEAR_BYTES)].windows(CALL.len()).any(|bytes| bytes == CALL)
+/// Returns true if code loads the number of one of these calls and has a `syscall` instruction within
+/// the next [`NEAR_BYTES`].
+fn makes_guarded_calls(code: &[u8]) -> bool {
+    memchr::memmem::find_iter(code, &CALL).any(|call| {
+        let before = &code[call.saturating_sub(NEAR_BYTES + LOAD_BYTES)..call];
+        before.windows(LOAD_BYTES).any(|bytes| {
+            let &[LOAD, a, b, c, d] = bytes else { return false };
+            let number = i64::from(i32::from_le_bytes([a, b, c, d]));
+            number != libc::SYS_ioctl && CALLS_BY_CALLER.contains(&number)
+        })
     })
 }
 
@@ -106,19 +114,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_call_near_number_of_mmap_counts() {
-        let code = |number: u8, distance: usize| {
+    fn only_call_near_its_number_counts() {
+        let code = |number: i64, distance: usize| {
             let mut code = vec![0x90; 300];
-            code[40..45].copy_from_slice(&[0xb8, number, 0, 0, 0]);
+            code[40] = LOAD;
+            code[41..45].copy_from_slice(&(number as u32).to_le_bytes());
             code[45 + distance..47 + distance].copy_from_slice(&CALL);
             code
         };
-        assert!(maps_memory(&code(9, 0)));
-        assert!(maps_memory(&code(9, NEAR_BYTES - 2)));
-        assert!(!maps_memory(&code(9, NEAR_BYTES)));
-        assert!(!maps_memory(&code(11, 0)));
-        assert!(!maps_memory(&code(9, 0)[..46]));
-        assert_eq!(calls_in(&code(9, 3)).collect::<Vec<_>>(), [50]);
+        for number in [libc::SYS_mmap, libc::SYS_writev, libc::SYS_preadv2, libc::SYS_recvmsg] {
+            assert!(makes_guarded_calls(&code(number, 0)), "{number}");
+            assert!(makes_guarded_calls(&code(number, NEAR_BYTES)), "{number}");
+            assert!(!makes_guarded_calls(&code(number, NEAR_BYTES + 1)), "{number}");
+        }
+        for number in [libc::SYS_read, libc::SYS_ioctl, libc::SYS_mmap | 1 << 16] {
+            assert!(!makes_guarded_calls(&code(number, 0)), "{number}");
+        }
+        assert!(!makes_guarded_calls(&code(libc::SYS_mmap, 0)[..46]));
+        assert_eq!(calls_in(&code(libc::SYS_mmap, 3)).collect::<Vec<_>>(), [50]);
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn has_managed_buffers(number: i64, arguments: Arguments) -> bool {
 
 /// Records a call of a multi-threaded sleeping process that may have nested buffers, because the
 /// process may wake before the call has started. If the process is waking, waits until it is awake.
-fn note_asleep(number: i64, arguments: Arguments) {
+pub(crate) fn note_asleep(number: i64, arguments: Arguments) {
     if !instance::emulates_signals() || !instance::may_wake() {
         return;
     }
@@ -101,13 +101,7 @@ macro_rules! raw_handlers {
                     handle_nested(libc::$number, arguments)
                         .unwrap_or_else(|| issue(libc::$number, arguments))
                 }),)*
-                libc::SYS_process_vm_readv => {
-                    Some(|arguments| copy_between(libc::SYS_process_vm_readv, arguments))
-                }
-                libc::SYS_process_vm_writev => {
-                    Some(|arguments| copy_between(libc::SYS_process_vm_writev, arguments))
-                }
-                _ => None,
+                _ => copy_handler(number),
             }
         }
     };
@@ -165,6 +159,19 @@ nested_calls! {
         SYS_sendmmsg[fd messages count flags];
     recvmmsg(fd: i32, messages: *mut mmsghdr, count: u32, flags: i32, time: *mut timespec) -> i32:
         SYS_recvmmsg[fd messages count flags time];
+}
+
+/// Returns the handler of a call between processes.
+pub(crate) fn copy_handler(number: i64) -> Option<Answer> {
+    match number {
+        libc::SYS_process_vm_readv => {
+            Some(|arguments| copy_between(libc::SYS_process_vm_readv, arguments))
+        }
+        libc::SYS_process_vm_writev => {
+            Some(|arguments| copy_between(libc::SYS_process_vm_writev, arguments))
+        }
+        _ => None,
+    }
 }
 
 /// Answers a call between processes, which is not a cancellation point.

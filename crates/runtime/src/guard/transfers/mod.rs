@@ -26,5 +26,5 @@ mod writing;
 mod messages;
 mod vectors;
 pub(crate) mod dispatch;
-mod other_process;
+pub(super) mod other_process;
 pub(crate) mod interposed;

@@ -1,10 +1,10 @@
-//! Copies from and to another process's memory (`process_vm_readv`, `process_vm_writev`), parts of
-//! which may be swapped out.
+//! Copies from and to another process's memory (`process_vm_readv`, `process_vm_writev`, and words
+//! by `ptrace`), parts of which may be swapped out.
 //!
-//! The kernel cannot fault in the other process's pages, so the call fails with EFAULT or returns a
-//! short count. If the other process is managed, it faults them in on request over its control
-//! socket; if it is this process, its pages are pinned. The rest is then copied piece by piece. A
-//! forked child has no control socket: one line on standard error reports such a call.
+//! The kernel cannot fault in the other process's pages, so the call fails or returns a short
+//! count. If the other process is managed, it faults them in on request over its control socket; if
+//! it is this process, its pages are pinned. The rest is then copied piece by piece. A forked child
+//! has no control socket: one line on standard error reports such a call.
 
 use crate::base::errno::refused;
 use crate::base::issue_call::{Arguments, engine_syscall};
@@ -83,6 +83,10 @@ pub(super) fn copy(
     if !may_be_absent || instance::engine().is_none() && !instance::is_asleep() {
         return first;
     }
+    let (name, access) = match number {
+        libc::SYS_process_vm_writev => ("process_vm_writev", Access::Write),
+        _ => ("process_vm_readv", Access::Read),
+    };
     let [pid, own, own_count, theirs, their_count, flags] = arguments;
     let mut done = first.max(0) as usize;
     let (mut own, mut theirs) = (Ranges::new(own, own_count), Ranges::new(theirs, their_count));
@@ -93,7 +97,8 @@ pub(super) fn copy(
         && let Some(most) = attempts.next()
     {
         let len = here.iov_len.min(there.iov_len).min(*most);
-        let source = Source { number, pid: pid as i32, address: there.iov_base as usize, len };
+        let source =
+            Source { call: name, access, pid: pid as i32, address: there.iov_base as usize, len };
         let mut continue_with = |len| {
             (here.iov_len, there.iov_len) = (len, len);
             call(number, [pid, &raw const here as usize, 1, &raw const there as usize, 1, flags])
@@ -102,7 +107,11 @@ pub(super) fn copy(
             true => source.pinned(&mut continue_with),
             false => match continue_with(len) {
                 moved if moved == refused(libc::EFAULT) => {
-                    source.is_brought_in().then(|| continue_with(len))
+                    let is_brought_in = source.is_brought_in();
+                    if !is_brought_in {
+                        source.report();
+                    }
+                    is_brought_in.then(|| continue_with(len))
                 }
                 moved => Some(moved),
             },
@@ -121,9 +130,40 @@ pub(super) fn copy(
     if done > 0 { done as isize } else { first }
 }
 
+/// Accesses the word at `address` of a traced process by `ptrace`. With page protection the kernel
+/// reads absent pages as zeroes, so each word that may be managed is requested first.
+pub(in crate::guard) fn access_word(
+    pid: i32,
+    address: usize,
+    access: Access,
+    ptrace: impl Fn() -> isize,
+) -> isize {
+    if !instance::is_in_window(address) {
+        return ptrace();
+    }
+    let source = Source { call: "ptrace", access, pid, address, len: size_of::<usize>() };
+    let errno = raw::errno();
+    for _ in 0..ATTEMPTS {
+        let is_brought_in = source.is_brought_in();
+        raw::set_errno(errno);
+        let result = ptrace();
+        // A word that was read may look like an error; `errno` tells.
+        if result != -1 || raw::errno() != libc::EIO {
+            return result;
+        }
+        if !is_brought_in {
+            source.report();
+            return result;
+        }
+    }
+    ptrace()
+}
+
 /// A piece of the process that the call names.
 struct Source {
-    number: i64,
+    /// Name of the call.
+    call: &'static str,
+    access: Access,
     pid: i32,
     address: usize,
     len: usize,
@@ -150,19 +190,12 @@ impl Source {
         Some(then(tried))
     }
 
-    /// Asks the process to fault the piece in. Returns false, and reports it, if it does not.
+    /// Asks the process to fault the piece in. Returns false if it does not.
     fn is_brought_in(&self) -> bool {
         if exemption::is_in_force() || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
             return false;
         }
-        let ask = || {
-            let answered = self.request_pages();
-            if !matches!(answered, Ok(true)) {
-                self.report();
-            }
-            answered
-        };
-        let answered = raw::preserving_errno(|| outside_the_window(ask));
+        let answered = raw::preserving_errno(|| outside_the_window(|| self.request_pages()));
         if answered.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
             RETRY_NS.store(raw::now_ns() + SILENCE_NS, Ordering::Relaxed);
         }
@@ -172,11 +205,7 @@ impl Source {
     /// Returns false if the process has no control socket, or refuses.
     fn request_pages(&self) -> io::Result<bool> {
         let Some(path) = u32::try_from(self.pid).ok().and_then(socket_of) else { return Ok(false) };
-        let access = match self.number {
-            libc::SYS_process_vm_writev => Access::Write,
-            _ => Access::Read,
-        };
-        let request = Request::Touch(self.address, self.len, access);
+        let request = Request::Touch(self.address, self.len, self.access);
         for _ in 0..ATTEMPTS {
             match send_request(self.pid, &path, &request) {
                 Err(why) if why.kind() == io::ErrorKind::TimedOut => return Err(why),
@@ -191,20 +220,16 @@ impl Source {
     /// in.
     fn report(&self) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-        if IS_REPORTED.load(Ordering::Relaxed)
-            || !self.may_be_swapped_out()
+        let is_news = || !IS_REPORTED.load(Ordering::Relaxed) && self.may_be_swapped_out();
+        if !raw::preserving_errno(|| outside_the_window(is_news))
             || IS_REPORTED.swap(true, Ordering::Relaxed)
         {
             return;
         }
-        let name = match self.number {
-            libc::SYS_process_vm_writev => "process_vm_writev",
-            _ => "process_vm_readv",
-        };
         raw::write_stderr_fmt(format_args!(
-            "softswap: {name} fails or ends early: softswap cannot fault in memory of process {}, \
+            "softswap: {} fails or ends early: softswap cannot fault in memory of process {}, \
              which does not answer; a forked child answers only after exec (docs/limits.md)\n",
-            self.pid
+            self.call, self.pid
         ));
     }
 
