@@ -107,8 +107,8 @@ impl Process {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = self.file("stat").unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
-        // The name may contain any character, so parse after its `)`: the state, six numbers, the
-        // flags.
+        // The name may contain any character, so parse after the `)` that ends it. There follow
+        // the state, five numbers, and the flags.
         let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
         flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|f| f & PF_KTHREAD != 0)
     }
@@ -429,8 +429,8 @@ fn ended(process: &Process) -> Refusal {
     failed(format!("process {} ({}) exited before it answered", process.pid, process.name))
 }
 
-/// Waits until a process has exited. A process removes its socket before it exits. Returns false on
-/// timeout.
+/// Waits until a process has exited. A missing socket does not prove it: a process removes its socket
+/// earlier. Returns false on timeout.
 pub(crate) fn wait_for_exit(pid: u32) -> bool {
     let end = Instant::now() + EXIT_TIMEOUT;
     while Instant::now() < end {

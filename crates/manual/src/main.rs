@@ -177,8 +177,7 @@ fn notes_section(notes: &str) -> Roff {
     roff
 }
 
-/// Returns the values of an option that the command line parses itself: clap's definition lacks
-/// them.
+/// Returns the values of an option that softswap parses instead of clap, which does not know them.
 fn values(option: &str) -> Option<Vec<&'static str>> {
     match option {
         "codec" => Some(Choice::NAMES.map(|(name, _)| name).to_vec()),

@@ -128,7 +128,7 @@ async fn examine_one(
         None => Duration::ZERO,
     };
     if !url.single {
-        // Check the right to send ASKING, which slots in migration require.
+        // Slots in migration require ASKING: check the right to send it.
         send(node, &cmd("ASKING")).await?;
     }
     if median > SLOWEST_MEDIAN {

@@ -46,13 +46,13 @@ cannot be used.";
 enum Command {
     /// Check if a cluster can store pages, and how many
     Check(Target),
-    /// List the runs that have pages there
+    /// List the runs that have pages in a cluster
     Ls(Target),
     /// Remove pages of runs that have exited
     Gc(GcArgs),
     /// Simulate a large cluster with failing servers: lost pages, and duration of reads
     Simulate(SimulateArgs),
-    /// Serve the processes of a run: started by `softswap run`
+    /// Serve the processes of a run (`softswap run` starts this command)
     #[command(hide = true)]
     Serve(ServeArgs),
 }
@@ -150,7 +150,7 @@ async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
         (false, []) => match list(url).await?.len() {
             0 => "there is nothing to remove".into(),
             count => format!(
-                "there is nothing to remove: {count} runs have pages there, and their leases have \
+                "there is nothing to remove: {count} runs have pages in the cluster, and their leases have \
                  not expired. `softswap remote ls` lists them, and --run RUN removes one despite \
                  its lease"
             ),

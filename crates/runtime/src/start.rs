@@ -124,7 +124,7 @@ fn report_not_advertised(why: &std::io::Error) {
 /// Returns true if this process runs in an emulator that its managed parent started. An emulator
 /// has neither userfaultfd nor the seccomp filters that page protection needs.
 fn is_under_emulator(faults: Faults) -> bool {
-    // A filter installed by the program shows that the process runs directly on the kernel.
+    // The program could install a filter (`exemption`) or use userfaultfd, so this is no emulator.
     if exemption::is_in_force() || faults == Faults::Auto && uffd::is_allowed() {
         return false;
     }

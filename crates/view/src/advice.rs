@@ -291,7 +291,8 @@ struct OwnOption {
     why: &'static str,
 }
 
-/// Reason for the option of a garbage collector. The size of the live heap is not in the report.
+/// Why a smaller heap is advised for a program with a garbage collector. The report does not contain
+/// the size of the live heap, so the advice has a condition.
 const COLLECTOR: &str = "its garbage collector reads the whole heap, also swapped-out pages. If the \
      program fails with that heap, its live objects need more";
 

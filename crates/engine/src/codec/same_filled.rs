@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(encode(0.1f64.to_bits()), None);
     }
 
-    /// Words of every kind, and their neighbours that cannot be encoded.
+    /// Words of every kind that can be encoded, and words just outside each range.
     fn any_word() -> impl Strategy<Value = u64> {
         prop_oneof![
             any::<u64>(),

@@ -137,7 +137,7 @@ fn install_claimed(
     bytes: &[u8],
     claims: &mut [Option<Claim<'static>>],
 ) -> usize {
-    // Decided for the first page, because one call installs all with the same protection.
+    // The first page decides for all, because one call installs all with the same protection.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
     let keep_copy = swap_cache::keep_copy(core, page, place, Access::Read, false);
     let installed = install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages;

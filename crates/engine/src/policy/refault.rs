@@ -66,7 +66,7 @@ impl Refaults {
     /// Changes the maximum number of resident pages. Scales the distances of earlier evictions.
     pub(crate) fn resize(&self, max_resident: usize) {
         self.max_touched.store((max_resident / MARKS_SHARE).max(16), Relaxed);
-        // Time wraps around after 64 times as many evictions as pages can be resident.
+        // The eviction clock wraps around after 64 * `max_resident` evictions.
         self.unit_pages.store((max_resident / 256).max(1) as u64, Relaxed);
     }
 

@@ -41,8 +41,8 @@ pub(crate) fn run_ahead(core: &Core, page: PageNo) {
     }
 }
 
-/// Installs up to `count` fresh pages and returns the number. One call does not cross a change of
-/// protection.
+/// Installs up to `count` fresh pages and returns the number installed. Halves the range until all
+/// its pages have the same protection: otherwise `install` fails.
 fn install_some(core: &Core, page: PageNo, count: usize) -> usize {
     let mut count = count;
     while count > 0 {

@@ -14,7 +14,7 @@ pub(crate) fn padded<const N: usize>(given: [usize; N]) -> Arguments {
 /// Function that handles a call as the kernel would. Returns its result or a negative error number.
 pub(crate) type Answer = fn(Arguments) -> isize;
 
-/// Issues a call of the program whose buffers are resident.
+/// Issues a call of the program after its buffers have become resident.
 #[inline]
 pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     // SAFETY: the program makes this call with these arguments, so the effects on its memory are
@@ -31,8 +31,8 @@ pub(crate) fn engine_syscall(number: i64, arguments: Arguments) -> isize {
 
 pub(crate) static SYSCALL: Real = Real::new(c"syscall");
 
-/// Issues a call as the program would, with pointers that may be managed. Returns the kernel's
-/// result.
+/// Issues a call through the C library, as the program would: its pointers may be managed, and the
+/// call may trap. Returns the kernel's result.
 pub(crate) fn pass_on(number: i64, [a, b, c, d, e, f]: Arguments) -> isize {
     type Call = unsafe extern "C" fn(i64, usize, usize, usize, usize, usize, usize) -> isize;
     // SAFETY: the C library's `syscall` has this signature.

@@ -92,8 +92,8 @@ impl Objects {
     }
 }
 
-/// Returns true if code loads the number of one of these calls and has a `syscall` instruction within
-/// the next [`NEAR_BYTES`].
+/// Returns true if code loads the number of a call in [`CALLS_BY_CALLER`], other than `ioctl`, and has
+/// a `syscall` instruction within the next [`NEAR_BYTES`].
 fn makes_guarded_calls(code: &[u8]) -> bool {
     memchr::memmem::find_iter(code, &CALL).any(|call| {
         let before = &code[call.saturating_sub(NEAR_BYTES + LOAD_BYTES)..call];

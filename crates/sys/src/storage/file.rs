@@ -77,7 +77,8 @@ impl SwapFile {
         let fd = move_high(open_unnamed(parent, direct)?);
         // Open it now and not in the child: the program may change its user before it forks.
         let reader = match open_again(fd.as_raw_fd(), OFlags::RDONLY, direct) {
-            // No number is free. A child could not read the file, so do not write to it.
+            // No descriptor is free for `reader`. Without it a forked child could not read the file,
+            // so do not use the file.
             Err(Errno::MFILE) => {
                 release(fd);
                 return Err(Errno::MFILE);

@@ -1,5 +1,5 @@
-//! Memory of other machines as a swap area: operations of the store, programs with pages there and
-//! on disk, and the server memory per page.
+//! Measures the memory of other machines as a swap area: the store's operations, programs whose pages
+//! are in that memory or on disk, and the server memory per page.
 
 mod servers;
 mod store;

@@ -47,8 +47,8 @@ impl Gain {
 pub(super) struct Cusum {
     to_pool: [Gain; STEPS + 1],
     to_resident: [Gain; STEPS + 1],
-    /// Set if the last move was to resident pages: samples left until it counts as right, unless it
-    /// is undone before.
+    /// After a move to resident pages: number of samples until it counts as right. If it is undone
+    /// earlier, it counts as wrong. `None` after other moves.
     on_trial: Option<u32>,
     /// Binary exponent of the factor on the cost of moves to resident pages.
     cost_exponent: i32,

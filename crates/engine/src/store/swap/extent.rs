@@ -259,8 +259,8 @@ pub(crate) struct Pieces<'m> {
 }
 
 impl Pieces<'_> {
-    /// Returns the extent of the next page: the successor of the last one, unless the map has
-    /// changed.
+    /// Returns the extent of the next page. This is the extent after the last one that was returned;
+    /// if the map has changed, it is searched for.
     fn successor(&self) -> Result<Extent, Unmapped> {
         let (page, pages) = (self.page, self.map.pages());
         let count = self.map.count();

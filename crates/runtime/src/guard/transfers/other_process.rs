@@ -26,11 +26,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of attempts for each request. The other process closes a connection on which no
 /// request arrives within 250 ms.
 const ATTEMPTS: usize = 4;
-/// Time without requests after a timeout, in nanoseconds: a tracer may have stopped the process.
+/// Time after a timeout in which no further request is sent, in nanoseconds: a tracer may have
+/// stopped the other process.
 const SILENCE_NS: u64 = 2_000_000_000;
 const MAX_ANSWER_BYTES: usize = 256;
-/// Maximum lengths of a piece: the first, and those after one and two attempts without progress. The
-/// other process may have evicted the start of a long piece again.
+/// Maximum length of a piece for the first attempt, and after one and two attempts without progress.
+/// Shorter pieces follow because the other process may evict the start of a long piece before its
+/// end is read.
 const PIECE_BYTES: [usize; 3] = [1 << 20, 64 << 10, 4 << 10];
 
 /// Time of [`raw::now_ns`] before which no process is asked, because one did not answer.

@@ -203,7 +203,7 @@ fn clusters_of_dead_processes_are_reaped() {
     let runs = fill(&area);
     assert!(heir.alloc_run(0, 1).is_err(), "the owner is alive");
     assert_eq!(tree.table.held(one), 20);
-    // The owner exits in any way: nothing is returned, but the file is closed.
+    // The owner exits without returning its slots; the kernel closes its file.
     drop(area);
     // Two minutes: a guard against hangs.
     let freed = (0..12_000).any(|_| {

@@ -47,7 +47,7 @@ impl Areas {
             return Err(AreaError::Count { areas: count + 1, most: MAX_AREAS });
         };
         let area = backing.into_area(cpus, |_| polling)?;
-        // A thaw ends one freeze in all areas, so the new area needs as many freezes.
+        // A thaw ends one freeze in each area, so freeze the new area as often as the others.
         let freezes = self.lock_freezes();
         (0..*freezes).for_each(|_| area.freeze());
         if place.set(Entry { area, sealer: Arc::new(sealer) }).is_ok() {
