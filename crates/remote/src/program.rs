@@ -150,9 +150,9 @@ async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
         (false, []) => match list(url).await?.len() {
             0 => "there is nothing to remove".into(),
             count => format!(
-                "there is nothing to remove: {count} runs have pages in the cluster, and their leases have \
-                 not expired. `softswap remote ls` lists them, and --run RUN removes one despite \
-                 its lease"
+                "there is nothing to remove: {count} runs have pages in the cluster, and their \
+                 leases have not expired. `softswap remote ls` lists them, and --run RUN removes \
+                 one despite its lease"
             ),
         },
         (false, runs) => runs_text(runs),
