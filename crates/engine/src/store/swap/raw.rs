@@ -120,8 +120,9 @@ pub fn claim(path: &Path) -> Result<(Activated, RawFile), RawRefusal> {
         return Err(RawRefusal::IsDevice { path: path() });
     }
     let below = |cause| RawRefusal::Below { path: path(), cause };
-    // Before other checks, whose remedies need a suitable file system.
+    // Before other checks, whose remedies need a suitable file system and device.
     let file_system = raw_device::check_file_system(storage.file()).map_err(below)?;
+    let device = raw_device::open_below(storage.file()).map_err(below)?;
     let area = storage.activate(true)?;
     let map = block_map::read(area.file.as_fd(), area.header.pages())
         .map_err(|cause| RawRefusal::Io { path: path(), cause })?
@@ -129,7 +130,6 @@ pub fn claim(path: &Path) -> Result<(Activated, RawFile), RawRefusal> {
     if !area.file.is_direct() {
         return Err(RawRefusal::NotDirect { path: path() });
     }
-    let device = raw_device::open_below(&area.file).map_err(below)?;
     let device_bytes =
         device.len_bytes().map_err(|cause| RawRefusal::Io { path: path(), cause })?;
     let is_within = |extent: &BlockExtent| {
