@@ -68,7 +68,7 @@ fn is_immutable(path: &Path) -> bool {
 fn programs_swap_to_the_blocks_of_a_fragmented_file() {
     for kind in ["ext4", "xfs"] {
         let Some(image) = Image::of(kind) else { continue };
-        expect_programs_to_swap(image, 48);
+        expect_programs_to_swap(image, 64);
     }
 }
 
@@ -81,17 +81,17 @@ fn programs_swap_to_the_blocks_of_20_000_extents() {
     }
 }
 
-/// Runs programs that swap `pressure_mib` to a fragmented area.
-fn expect_programs_to_swap(image: Image, pressure_mib: u64) {
+/// Runs programs with `memory_mib` that swap to a fragmented area.
+fn expect_programs_to_swap(image: Image, memory_mib: u64) {
     let (image, area, before) = image.fragmented();
     let kind = image.kind;
     let extents = check(&area)["raw"]["extents"].as_u64().unwrap();
     assert!(extents >= image.area_bytes / PIECE_BYTES * 5 / 8, "{kind}: {extents} extents");
     for threads in ["1", "2", "8"] {
-        let pressure = pressure_mib.to_string();
-        let report = raw(&area).run_ok("threads", &["--threads", threads, "--pressure", &pressure]);
+        let mib = memory_mib.to_string();
+        let report = raw(&area).run_ok("threads", &["--threads", threads, "--mib", &mib]);
         let swapped_bytes = report.figure("disk_peak_bytes");
-        assert!(swapped_bytes > pressure_mib * MIB / 6, "{kind}: {}", report.figures);
+        assert!(swapped_bytes > memory_mib * MIB / 4, "{kind}: {}", report.figures);
         println!("{kind}: {extents} extents, {threads} threads, {swapped_bytes} bytes swapped");
     }
     assert!(!is_immutable(&area), "{kind}");
@@ -183,7 +183,9 @@ impl Image {
         let mut command = Command::new(python());
         command.args(["-c", MOVE]).arg(self.area());
         command.args(["donor", "end"].map(|name| self.root().join(name)));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        let mover = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("the donors exist", || self.root().join("donor-17").exists());
+        mover
     }
 
     /// Ends the attack, and returns the number of moves. Asserts that softswap wrote to no donor,
@@ -217,7 +219,7 @@ fn a_file_whose_blocks_move_at_the_start_is_refused() {
     let mover = image.start_mover();
     let mut refused = 0;
     for _ in 0..number("SOFTSWAP_RAW_MOVES", 3) {
-        let ended = finish(&mut raw(&area).command(compiled("threads"), &["--pressure", "32"]));
+        let ended = finish(&mut raw(&area).command(compiled("threads"), &["--mib", "48"]));
         match ended.status.code() {
             Some(2) => {
                 assert!(ended.stderr.contains("cannot be used raw"), "{}", ended.stderr);
@@ -276,13 +278,13 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
         }
         assert!(blocks(&area) == placed);
         assert!(!running.stderr_so_far().contains("moved or freed blocks"));
+        let mover = (kind == "ext4").then(|| image.start_mover());
         let mut chattr = tool("chattr").expect("e2fsprogs");
         assert!(succeeds(chattr.arg("-i").arg(&area)));
-        if kind == "ext4" {
-            let mover = image.start_mover();
+        if let Some(mover) = mover {
             wait_for_stop(&running);
             expect_told(running);
-            assert!(image.expect_intact_donors(mover, &before) > 0);
+            println!("{} moves", image.expect_intact_donors(mover, &before));
             continue;
         }
         // Another file gets the freed blocks.
@@ -346,7 +348,7 @@ fn files_on_a_partition_of_a_loop_device_over_another_are_used_in_place() {
     let image = Image::on(partition, vec![inner, outer], "ext4", dir, AREA_BYTES);
     let Some(image) = image else { return };
     let (area, before) = (image.make_area(), image.foreign());
-    raw(&area).run_ok("threads", &["--pressure", "48"]);
+    raw(&area).run_ok("threads", &["--mib", "64"]);
     assert!(image.foreign() == before);
     rustix::fs::sync();
     let content = fs::read(&path).unwrap();
