@@ -101,6 +101,7 @@ step "tests: build" cargo test --workspace --no-run
 case ${1:-} in
 long)
     export SOFTSWAP_FAULTS=${SOFTSWAP_FAULTS:-500} SOFTSWAP_TREE_TURNS=${SOFTSWAP_TREE_TURNS:-1000}
+    export SOFTSWAP_RAW_KILLS=${SOFTSWAP_RAW_KILLS:-200} SOFTSWAP_RAW_MOVES=${SOFTSWAP_RAW_MOVES:-50}
     export SOFTSWAP_TURNS=${SOFTSWAP_TURNS:-500} SOFTSWAP_FUZZ_SECONDS=${SOFTSWAP_FUZZ_SECONDS:-60}
     step "all tests in all configurations" counted tests/executables.py --long
     ;;

@@ -1,9 +1,9 @@
 /* Stores N MiB of incompressible data and touches it continuously, for tests of limits and of
  * killed processes. Prints "ready" when all data is written, works for --seconds (0: until a
  * test stops it, see work_goes_on), then verifies the data and exits, with status 1 if the data
- * is wrong.
+ * is wrong. With --dirty it touches the pages in order, and writes to each.
  *
- *   hog [--mib N] [--seconds S] */
+ *   hog [--mib N] [--seconds S] [--dirty] */
 #include "check.h"
 
 static size_t pages;
@@ -30,8 +30,14 @@ static void hold(void) {
     puts("ready");
     fflush(stdout);
     if (inject_now()) memory[pages / 2 * WORDS_PER_PAGE] ^= 1;
-    for (struct work work = begin_work(); work_goes_on(&work);)
-        expect_line(next_random(&random) % pages);
+    bool dirties = option_flag("dirty");
+    size_t next = 0;
+    for (struct work work = begin_work(); work_goes_on(&work);) {
+        size_t page = (dirties ? next++ : next_random(&random)) % pages;
+        expect_line(page);
+        volatile uint64_t *first = memory + page * WORDS_PER_PAGE;
+        if (dirties) *first = *first;
+    }
     for (size_t page = 0; page < pages; page++) expect_page(page);
     count_out(memory, pages * PAGE);
 }

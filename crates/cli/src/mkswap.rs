@@ -6,7 +6,7 @@ use crate::swapon_raw;
 use clap::Args;
 use softswap_engine::store::swap::header::{Header, LABEL_BYTES, label_field};
 use softswap_engine::store::swap::named::Storage;
-use softswap_engine::store::swap::{activate, raw};
+use softswap_engine::store::swap::raw;
 use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
@@ -129,13 +129,12 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let size = units::bytes(bytes);
     print(&format!("{shown} is a swap area now: {size} ({bytes} bytes), {label}, UUID {uuid}"))?;
     if args.raw {
-        // `activate` claims the file, so release it first.
+        // The file is claimed again, so release it first.
         drop(storage);
-        let area = activate(&args.path).map_err(|error| refuse(&error))?;
-        let raw = raw::examine(&area, &args.path).map_err(|error| refuse(&error))?;
-        let extents = units::count(raw.map.len() as u64);
+        let (_, raw) = raw::claim(&args.path).map_err(|error| refuse(&error))?;
+        let extents = swapon_raw::extents(raw.map.len());
         print(&format!(
-            "it can be used raw, in {extents} extents; `softswap swapon-check --raw {shown}` \
+            "it can be used raw, in {extents}; `softswap swapon-check --raw {shown}` \
              tests this and measures the gain"
         ))?;
     }

@@ -116,7 +116,12 @@ fn directory(path: &Path) -> Result<Found, Refusal> {
 
 fn named(path: &Path, is_raw: bool) -> Result<Found, Refusal> {
     let refuse = |error: &dyn std::fmt::Display| Refusal::usage(format!("swapon-check: {error}"));
-    let area = activate(path).map_err(|error| refuse(&error))?;
+    let (area, raw) = if is_raw {
+        let (area, raw) = Raw::prove(path).map_err(|error| refuse(&error))?;
+        (area, Some(raw))
+    } else {
+        (activate(path).map_err(|error| refuse(&error))?, None)
+    };
     let mut found = Found {
         kind: if area.is_device { "device" } else { "file" },
         usable_bytes: area.header.usable_pages() * PAGE_SIZE as u64,
@@ -124,8 +129,7 @@ fn named(path: &Path, is_raw: bool) -> Result<Found, Refusal> {
         area: Some(facts(&area)),
         ..Found::default()
     };
-    if is_raw {
-        let proven = Raw::prove(&area, path).map_err(|error| refuse(&error))?;
+    if let Some(proven) = raw {
         found.warnings.extend(proven.warning().map(String::from));
         let facts = RawFacts::of(&proven, &area);
         proven.mark.remove().map_err(|error| refuse(&plain(&error)))?;

@@ -4,7 +4,7 @@
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 use softswap_engine::store::swap::Activated;
-use softswap_engine::store::swap::raw::{RawFile, RawRefusal, examine};
+use softswap_engine::store::swap::raw::{RawFile, RawRefusal, claim};
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::raw_device::{RawError, check_file_system, open_below};
 use softswap_sys::raw_mark::RawMark;
@@ -29,16 +29,16 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Checks and marks a claimed file, and verifies its block map.
+    /// Claims, checks and marks a file, and verifies its block map.
     ///
     /// # Errors
     /// If writing the file's blocks through the device is unsafe or impossible.
-    pub(crate) fn prove(area: &Activated, path: &Path) -> Result<Raw, RawRefusal> {
-        let file = examine(area, path)?;
+    pub(crate) fn prove(path: &Path) -> Result<(Activated, Raw), RawRefusal> {
+        let (area, file) = claim(path)?;
         let mark = RawMark::set(area.file.as_fd())
             .map_err(|cause| RawRefusal::Io { path: path.to_owned(), cause })?;
-        match file.prove(area, &mark) {
-            Ok(()) => Ok(Raw { file, mark }),
+        match file.prove(&area, &mark) {
+            Ok(()) => Ok((area, Raw { file, mark })),
             Err(refused) => {
                 // A mark that cannot be removed here is removed by the next check.
                 let _ = mark.remove();
@@ -114,9 +114,8 @@ impl RawFacts {
             format!("{file:.1} us through the file, {device:.1} us raw ({times:.2} times as fast)")
         };
         let sizes = format!(
-            "{} {}, {} to {}, median {}",
-            units::count(self.extents as u64),
-            if self.extents == 1 { "extent" } else { "extents" },
+            "{}, {} to {}, median {}",
+            extents(self.extents),
             units::bytes(self.smallest_bytes),
             units::bytes(self.largest_bytes),
             units::bytes(self.median_bytes)
@@ -130,6 +129,11 @@ impl RawFacts {
             ("page write", gain(self.file_write_us, self.device_write_us)),
         ]
     }
+}
+
+/// Returns a number of extents as text.
+pub(crate) fn extents(number: usize) -> String {
+    format!("{} {}", units::count(number as u64), if number == 1 { "extent" } else { "extents" })
 }
 
 fn number_of(file: &SwapFile) -> (u32, u32) {

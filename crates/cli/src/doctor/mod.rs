@@ -45,8 +45,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// The directory, cluster, or file with `,raw` to test, written as for `softswap run`; may be
-    /// given several times [default: SOFTSWAP_SWAP or /var/tmp]
+    /// The directory, file, device or cluster to test, written as for `softswap run`; may be given
+    /// several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,
 

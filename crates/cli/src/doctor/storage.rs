@@ -7,9 +7,10 @@ use crate::refusal::{Refusal, plain};
 use crate::run::areas::{self, is_url};
 use crate::run::sourced::without_password;
 use crate::swapdir::{self, SwapDir};
-use softswap_engine::api::settings::Config;
+use crate::swapon_raw;
+use softswap_engine::api::settings::{AreaSpec, Config};
 use softswap_engine::store::swap::{activate, raw};
-use softswap_sys::probe;
+use softswap_sys::{PAGE_SIZE, probe};
 use softswap_view::units;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,8 +28,15 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
                 checks.extend(cluster::checks(&url, has_local_disk));
                 continue;
             }
-            Ok(AreaLocation::Raw(path)) => {
-                checks.push(raw_file(&path));
+            Ok(AreaLocation::Named { path, is_raw }) => {
+                let (name, examined) = match is_raw {
+                    true => ("swap-raw-file", raw_file(&path)),
+                    false => ("swap-file", file_or_device(&path)),
+                };
+                checks.push(match examined {
+                    Ok(detail) => Check::ok(name, detail),
+                    Err(why) => Check::fatal(name, why, fix.into()),
+                });
                 continue;
             }
             Err(why) => {
@@ -54,17 +62,22 @@ enum AreaLocation {
     Directory(PathBuf),
     /// URL of a cluster.
     Cluster(String),
-    /// A raw swap file, whose blocks softswap accesses through the device.
-    Raw(PathBuf),
+    /// A file or device, or a raw swap file, whose blocks softswap accesses through the device.
+    Named {
+        path: PathBuf,
+        is_raw: bool,
+    },
 }
 
 impl AreaLocation {
     fn parse(text: &str) -> Result<AreaLocation, String> {
         match is_url(text) {
             true => Ok(AreaLocation::Cluster(text.into())),
-            false => areas::parse(text).map(|area| match area.raw {
-                true => AreaLocation::Raw(area.path),
-                false => AreaLocation::Directory(area.path),
+            false => areas::parse(text).map(|AreaSpec { path, raw: is_raw, .. }| {
+                match is_raw || path.exists() && !path.is_dir() {
+                    true => AreaLocation::Named { path, is_raw },
+                    false => AreaLocation::Directory(path),
+                }
             }),
         }
     }
@@ -98,26 +111,23 @@ fn directory(dir: &SwapDir) -> Check {
     Check::ok("swap-directory", detail)
 }
 
-/// Checks that a swap file can be used raw, without writing to it.
-fn raw_file(path: &Path) -> Check {
-    let examined = activate(path)
-        .map_err(|error| error.to_string())
-        .and_then(|area| raw::examine(&area, path).map_err(|error| error.to_string()));
-    match examined {
-        Ok(raw) => {
-            let extents = units::count(raw.map.len() as u64);
-            let detail = format!(
-                "{} ({}): {extents} extents, and its device is writable",
-                path.display(),
-                raw.file_system
-            );
-            Check::ok("swap-raw-file", detail)
-        }
-        Err(why) => {
-            let fix = format!("softswap mkswap --raw {}", path.display());
-            Check::fatal("swap-raw-file", why, fix)
-        }
-    }
+/// Checks that a swap file or device can be used, without writing to it. Returns what it is.
+fn file_or_device(path: &Path) -> Result<String, String> {
+    let area = activate(path).map_err(|error| error.to_string())?;
+    let kind = if area.is_device { "device" } else { "file" };
+    let size = units::bytes(area.header.usable_pages() * PAGE_SIZE as u64);
+    Ok(format!("{} ({kind}), {size} for pages", path.display()))
+}
+
+/// Checks that a swap file can be used raw, without writing to it. Returns what it is.
+fn raw_file(path: &Path) -> Result<String, String> {
+    let examine = || {
+        let (area, raw) = raw::claim(path)?;
+        raw.check_not_open(&area).map(|()| raw)
+    };
+    let raw = examine().map_err(|error| error.to_string())?;
+    let (shown, extents) = (path.display(), swapon_raw::extents(raw.map.len()));
+    Ok(format!("{shown} ({}): {extents}, and its device is writable", raw.file_system))
 }
 
 fn swap_file(dir: &SwapDir) -> Vec<Check> {

@@ -150,11 +150,6 @@ fn named(
     notes: &mut Vec<String>,
 ) -> Result<(AreaSpec, Activated, Option<Raw>), Refusal> {
     let shown = &asked.shown;
-    let area =
-        activate(&spec.path).map_err(|error| match not_made_for_swap(&spec.path, &error) {
-            Some(why) => asked.refuse(why),
-            None => asked.refuse(error),
-        })?;
     if let Some(bytes) = spec.limit_bytes {
         return Err(asked.refuse(format!(
             "a size ({}) can only be given for a directory; {} is a file or device, whose size is \
@@ -163,11 +158,18 @@ fn named(
             spec.path.display()
         )));
     }
-    notes.extend(area.warnings.iter().map(|warning| format!("{shown}: {warning}")));
-    let raw = match spec.raw {
-        true => Some(Raw::prove(&area, &spec.path).map_err(|error| asked.refuse(error))?),
-        false => None,
+    let (area, raw) = if spec.raw {
+        let (area, raw) = Raw::prove(&spec.path).map_err(|error| asked.refuse(error))?;
+        (area, Some(raw))
+    } else {
+        let area =
+            activate(&spec.path).map_err(|error| match not_made_for_swap(&spec.path, &error) {
+                Some(why) => asked.refuse(why),
+                None => asked.refuse(error),
+            })?;
+        (area, None)
     };
+    notes.extend(area.warnings.iter().map(|warning| format!("{shown}: {warning}")));
     notes.extend(raw.iter().filter_map(Raw::warning).map(|warning| format!("{shown}: {warning}")));
     if !area.is_device && raw.is_none() && spec.discard != Discard::None {
         notes.push(format!(

@@ -1,8 +1,9 @@
 //! Watches the block map of a raw swap file, whose blocks the tree writes through the device.
 //!
-//! Each process compares the map before it writes. A thread of `run` also compares it every second,
-//! and immediately when inotify reports a change of the file. So a change is found even if no
-//! process writes. Then the area is stopped, and `run` prints a message.
+//! Each process compares the map twice a second while it writes. A thread of `run` also compares it
+//! every second, and immediately when inotify reports a change of the file or that a program opened
+//! it. So a change is found even if no process writes. If the file was immutable and no longer is,
+//! its blocks could move next. In both cases the area is stopped, and `run` prints a message.
 
 use crate::swapon_raw::Raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +11,7 @@ use rustix::fs::inotify;
 use softswap_engine::store::io::MapGuard;
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::file::SwapFile;
-use softswap_sys::raw_mark::RawMark;
+use softswap_sys::raw_mark::{self, RawMark};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub(super) struct RawWatch {
     is_reported: bool,
     /// The device, on which processes set their marks (file locks).
     pub(super) device: SwapFile,
-    _mark: RawMark,
+    mark: RawMark,
 }
 
 impl RawWatch {
@@ -51,7 +52,7 @@ impl RawWatch {
             thread: None,
             is_reported: false,
             device: raw.file.device,
-            _mark: raw.mark,
+            mark: raw.mark,
         }
     }
 
@@ -62,7 +63,9 @@ impl RawWatch {
     pub(super) fn start(&mut self, file: &SwapFile) -> io::Result<()> {
         let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        // A program that removes the immutable flag causes no event, but must open the file for it.
         let changes = inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::OPEN
             | inotify::WatchFlags::ATTRIB
             | inotify::WatchFlags::MOVE_SELF
             | inotify::WatchFlags::DELETE_SELF;
@@ -70,7 +73,15 @@ impl RawWatch {
         let _ = inotify::add_watch(&events, path, changes);
         let (ended, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let Some(guard) = self.guard.clone() else { return Ok(()) };
-        let watch = move || while wait(&events, &ended) && guard.check() {};
+        let was_immutable = self.mark.is_immutable();
+        let watch = move || {
+            while wait(&events, &ended) && guard.check() {
+                if was_immutable && !raw_mark::is_immutable(guard.file().as_fd()) {
+                    guard.stop();
+                    break;
+                }
+            }
+        };
         self.thread = Some(std::thread::Builder::new().name("raw-watch".into()).spawn(watch)?);
         self.end = Some(end);
         Ok(())
@@ -81,9 +92,10 @@ impl RawWatch {
         let has_stopped = self.guard.as_ref().is_some_and(|guard| guard.has_stopped());
         (has_stopped && !std::mem::replace(&mut self.is_reported, true)).then(|| {
             format!(
-                "the file system has moved or freed blocks of {}: softswap writes nothing more \
-                 there, and moves its pages to other areas; find the program that changed the \
-                 file",
+                "the file system has moved or freed blocks of {}, or the file is no longer \
+                 immutable: softswap writes nothing more there, and moves its pages to other \
+                 areas; it stops a program that needs a page whose block has moved; find the \
+                 program that changed the file",
                 self.path.display()
             )
         })

@@ -43,7 +43,7 @@ const SEVERAL: [&str; 2] = ["swap", "report"];
 /// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
 /// Variables of softswap's tests and scripts: beginnings of their names after `SOFTSWAP_`.
-const OF_TESTS: [&str; 15] = [
+const OF_TESTS: [&str; 16] = [
     "ABI_",
     "ADVERSARY_SECONDS",
     "ALONE",
@@ -51,6 +51,7 @@ const OF_TESTS: [&str; 15] = [
     "FAULTS_",
     "FUZZ_",
     "POOLS_ALONE",
+    "RAW_",
     "REDIS_SERVER",
     "SOURCE_DIR",
     "TEST_",

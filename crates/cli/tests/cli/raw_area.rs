@@ -1,168 +1,33 @@
 //! Raw swap files: `--swap FILE,raw`. Each test has its own file system on a loop device, and
-//! compares all other files in it before and after. Needs root.
+//! compares all other files in it, and the free space, before and after. Needs root.
+//! `SOFTSWAP_RAW_KILLS` is the number of kills, `SOFTSWAP_RAW_MOVES` that of runs whose file is
+//! attacked at the start; `make test-long` uses 200 and 50.
 
 use crate::common::area::{MIB, succeeds};
-use crate::common::{Loop, assert_contains_all, is_root, json_of, set_mode, skip, softswap, tool};
+use crate::common::{
+    Loop, assert_contains_all, assert_refused, is_root, json_of, set_mode, skip, softswap, tool,
+};
 use crate::support::control_client::{eventually, wait_until};
-use crate::support::processes::{children, kill};
-use crate::support::{LIMIT, Running, Swapped, compiled, disk_dir, softswap_with};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use crate::support::processes::kill;
+use crate::support::raw_image::{AREA_BYTES, FREE, Image, PIECE_BYTES, digest};
+use crate::support::{
+    LIMIT, Running, Swapped, compiled, disk_dir, finish, mix64, number, python, softswap_with,
+};
+use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::Value;
+use softswap_sys::fiemap;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use tempfile::TempDir;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-/// Size of the image: mkfs.xfs refuses less than 300 MiB.
-const IMAGE_BYTES: u64 = 320 * MIB;
-const AREA_BYTES: u64 = 64 * MIB;
-/// Size of a foreign file, and so of a gap.
-const PIECE_BYTES: u64 = 128 << 10;
+/// Arguments of `hog`: it swaps until it is killed.
+const ENDLESS: [&str; 5] = ["--mib", "48", "--seconds", "100000", "--dirty"];
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
-
-/// A mounted file system in an image.
-struct Image {
-    device: Option<Loop>,
-    kind: &'static str,
-    dir: TempDir,
-}
-
-impl Image {
-    fn of(kind: &'static str) -> Option<Image> {
-        let Some(mut mkfs) = tool(&format!("mkfs.{kind}")).filter(|_| is_root()) else {
-            skip(&format!("a file system of one's own needs root and mkfs.{kind}"));
-            return None;
-        };
-        let dir = disk_dir();
-        let path = dir.path().join("image");
-        File::create(&path).unwrap().set_len(IMAGE_BYTES).unwrap();
-        let Some(device) = Loop::over(&path) else {
-            skip("no loop device is available");
-            return None;
-        };
-        // Small ext4 file systems have blocks of 1 KiB by default.
-        let block_size: &[&str] = if kind == "ext4" { &["-b", "4096"] } else { &[] };
-        assert!(succeeds(mkfs.arg("-q").args(block_size).arg(device.path())));
-        fs::create_dir(dir.path().join("mounted")).unwrap();
-        let image = Image { device: Some(device), kind, dir };
-        if image.mount(&[]) {
-            return Some(image);
-        }
-        skip(&format!("{kind} cannot be mounted"));
-        None
-    }
-
-    fn device(&self) -> &Path {
-        self.device.as_ref().unwrap().path()
-    }
-
-    fn root(&self) -> PathBuf {
-        self.dir.path().join("mounted")
-    }
-
-    fn mount(&self, options: &[&str]) -> bool {
-        let mut mount = tool("mount").unwrap();
-        succeeds(mount.args(options).arg(self.device()).arg(self.root()))
-    }
-
-    fn unmount(&self) {
-        eventually("the file system can be unmounted", || {
-            succeeds(tool("umount").unwrap().arg(self.root()))
-        });
-        // Another test's mount namespace may have a copy of the mount.
-        wait_until("the file system is mounted nowhere", || {
-            let exclusively = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-            let opened = rustix::fs::open(self.device(), exclusively, Mode::empty());
-            opened.map(drop).map_err(|error| error.to_string())
-        });
-    }
-
-    /// Fills the file system with files, and removes every second one, so that a file made
-    /// afterwards has many extents.
-    fn fragment(&self) {
-        let content = |number: u64| {
-            let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-            word.repeat(PIECE_BYTES as usize / 8)
-        };
-        let mut count = 0;
-        while fs::write(self.root().join(format!("foreign-{count}")), content(count)).is_ok() {
-            count += 1;
-        }
-        let _ = fs::remove_file(self.root().join(format!("foreign-{count}")));
-        for number in (1..count).step_by(2) {
-            fs::remove_file(self.root().join(format!("foreign-{number}"))).unwrap();
-        }
-        rustix::fs::sync();
-    }
-
-    /// Returns the digests of all files but the area, read from the device.
-    fn foreign(&self) -> BTreeMap<PathBuf, u64> {
-        self.unmount();
-        assert!(self.mount(&[]));
-        let files = fs::read_dir(self.root()).unwrap().map(|entry| entry.unwrap().path());
-        let files = files.filter(|path| path.is_file() && !path.ends_with("swap"));
-        files
-            .map(|path| {
-                let content = fs::read(&path).unwrap();
-                (path, digest(&content))
-            })
-            .collect()
-    }
-
-    fn area(&self) -> PathBuf {
-        self.root().join("swap")
-    }
-
-    fn allocate_area(&self) -> PathBuf {
-        let file = File::create(self.area()).unwrap();
-        fallocate(&file, FallocateFlags::empty(), 0, AREA_BYTES).unwrap();
-        set_mode(&self.area(), 0o600);
-        self.area()
-    }
-
-    fn make_area(&self) -> PathBuf {
-        let area = self.allocate_area();
-        assert!(succeeds(softswap_with(&["mkswap", "--raw"]).arg(&area)));
-        area
-    }
-
-    /// Returns a fragmented file system, its area, and the digests of its other files.
-    fn fragmented(kind: &'static str) -> Option<(Image, PathBuf, BTreeMap<PathBuf, u64>)> {
-        let image = Image::of(kind)?;
-        image.fragment();
-        let (area, before) = (image.make_area(), image.foreign());
-        Some((image, area, before))
-    }
-
-    /// Checks the file system's own structures.
-    fn expect_clean(self) {
-        self.unmount();
-        let check = match self.kind {
-            "ext4" => ["e2fsck", "-fn"],
-            _ => ["xfs_repair", "-n"],
-        };
-        let output = tool(check[0]).unwrap().arg(check[1]).arg(self.device()).output().unwrap();
-        let text =
-            [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
-        assert!(output.status.success(), "{}", text.concat());
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        let _ = tool("chattr").map(|mut chattr| chattr.arg("-i").arg(self.area()).output());
-        let _ = tool("umount").map(|mut umount| umount.arg("--lazy").arg(self.root()).output());
-    }
-}
-
-fn digest(content: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    content.hash(&mut hasher);
-    hasher.finish()
-}
 
 fn raw(area: &Path) -> Swapped {
     Swapped::within("24M").option("--codec=none").swap(format_args!("{},raw", area.display()))
@@ -181,6 +46,19 @@ fn refused(area: &Path, parts: &[&str]) {
     assert_contains_all(&text, parts);
 }
 
+/// Returns true if `doctor` accepts a file, and asserts that `run` agrees.
+fn doctor(area: &Path, option: &str) -> bool {
+    let swap = format!("{}{option}", area.display());
+    let output = softswap().args(["doctor", "--json", "--swap", &swap]).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut checks = found["checks"].as_array().unwrap().iter();
+    let name = if option.is_empty() { "swap-file" } else { "swap-raw-file" };
+    let is_ok = checks.find(|check| check["name"] == name).unwrap()["status"] == "ok";
+    let run = Swapped::within("24M").swap(swap).command("true", &[""; 0]).output().unwrap();
+    assert_eq!(run.status.success(), is_ok, "{}", String::from_utf8_lossy(&run.stderr));
+    is_ok
+}
+
 fn is_immutable(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     rustix::fs::ioctl_getflags(&file).unwrap().contains(rustix::fs::IFlags::IMMUTABLE)
@@ -189,82 +67,293 @@ fn is_immutable(path: &Path) -> bool {
 #[test]
 fn programs_swap_to_the_blocks_of_a_fragmented_file() {
     for kind in ["ext4", "xfs"] {
-        let Some((image, area, before)) = Image::fragmented(kind) else { continue };
-        let found = check(&area);
-        let extents = found["raw"]["extents"].as_u64().unwrap();
-        assert!(extents >= AREA_BYTES / PIECE_BYTES / 2, "{kind}: {extents} extents");
-        for threads in ["1", "2", "8"] {
-            let report = raw(&area).run_ok("threads", &["--threads", threads, "--pressure", "48"]);
-            assert!(report.figure("disk_peak_bytes") > 8 * MIB, "{kind}: {}", report.figures);
-        }
-        assert!(!is_immutable(&area), "{kind}");
-        assert!(image.foreign() == before, "another file has changed on {kind}");
-        image.expect_clean();
+        let Some(image) = Image::of(kind) else { continue };
+        expect_programs_to_swap(image, 64);
     }
 }
 
-/// Starts a program that swaps until it is killed.
+#[test]
+#[ignore = "minutes: `make test-long` runs it"]
+fn programs_swap_to_the_blocks_of_20_000_extents() {
+    for kind in ["ext4", "xfs"] {
+        let Some(image) = Image::sized(kind, 9 << 30, 4 << 30) else { continue };
+        expect_programs_to_swap(image, 1024);
+    }
+}
+
+/// Runs programs with `memory_mib` that swap to a fragmented area.
+fn expect_programs_to_swap(image: Image, memory_mib: u64) {
+    let (image, area, before) = image.fragmented();
+    let kind = image.kind;
+    let extents = check(&area)["raw"]["extents"].as_u64().unwrap();
+    assert!(extents >= image.area_bytes / PIECE_BYTES * 5 / 8, "{kind}: {extents} extents");
+    for threads in ["1", "2", "8"] {
+        let mib = memory_mib.to_string();
+        let report = raw(&area).run_ok("threads", &["--threads", threads, "--mib", &mib]);
+        let swapped_bytes = report.figure("disk_peak_bytes");
+        assert!(swapped_bytes > memory_mib * MIB / 4, "{kind}: {}", report.figures);
+        println!("{kind}: {extents} extents, {threads} threads, {swapped_bytes} bytes swapped");
+    }
+    assert!(!is_immutable(&area), "{kind}");
+    assert!(image.foreign() == before, "another file has changed on {kind}");
+    image.expect_clean();
+}
+
+/// Starts a program that swaps until it is killed, and waits until it has swapped.
 fn endless(swapped: &Swapped) -> Running {
-    let arguments = ["--mib", "48", "--seconds", "100000"];
-    let mut running = Running::start(&mut swapped.command(compiled("hog"), &arguments));
+    let mut running = Running::start(&mut swapped.command(compiled("hog"), &ENDLESS));
     running.wait_for_line("ready");
     running
 }
 
 /// Kills softswap and its program at the same time.
-fn kill_all(running: &Running) {
-    let program = children(running.id());
-    program.into_iter().chain([running.id()]).for_each(kill);
+fn kill_all(running: Running) {
+    kill(-running.id());
+    let _ = running.finish(LIMIT);
 }
 
 #[test]
 fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
+    let kills = number("SOFTSWAP_RAW_KILLS", 8) / 2;
+    let (mut random, mut marks) = (1, 0);
     for kind in ["ext4", "xfs"] {
-        let Some((image, area, before)) = Image::fragmented(kind) else { continue };
+        let Some(image) = Image::of(kind) else { continue };
+        let (image, area, before) = image.fragmented();
         let swapped = raw(&area);
-        for _ in 0..4 {
-            let running = endless(&swapped);
-            assert!(is_immutable(&area));
-            kill_all(&running);
-            let _ = running.finish(LIMIT);
+        for round in 0..kills {
+            // Every second time the area is certainly in use.
+            let running = if round % 2 == 0 {
+                let running = endless(&swapped);
+                assert!(is_immutable(&area));
+                running
+            } else {
+                Running::start(&mut swapped.command(compiled("hog"), &ENDLESS))
+            };
+            random = mix64(random);
+            std::thread::sleep(Duration::from_millis(random % 500));
+            kill_all(running);
+            marks += u32::from(is_immutable(&area));
             eventually("the area is released", || {
-                succeeds(softswap_with(&["swapon-check", "--raw"]).arg(&area))
+                succeeds(softswap_with(&["swapon-check"]).arg(&area))
             });
             assert!(!is_immutable(&area));
         }
+        check(&area);
         assert!(image.foreign() == before, "another file has changed");
         image.expect_clean();
     }
+    println!("{kills} kills for each file system left {marks} marks");
+}
+
+/// Moves parts of 2 MiB of a file that softswap uses to up to 18 donors, and overwrites each donor
+/// at once. The parts are those to which softswap writes next. Arguments: the file, the donors'
+/// prefix, a file whose creation ends this.
+const MOVE: &str = r#"
+import fcntl, mmap, os, struct, sys, time
+PAGE, PAGES, FIRST, DONORS, MOVE_EXT = 4096, 512, 12, 18, 0xc028660f
+area, donor, end = sys.argv[1:]
+own = mmap.mmap(-1, PAGES * PAGE)
+own.write(b"\x5a" * len(own))
+donors = []
+for number in range(DONORS):
+    donors.append(os.open(f"{donor}-{number}", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600))
+    os.posix_fallocate(donors[-1], PAGES * (number + FIRST) * PAGE, len(own))
+moved = 0
+while moved < DONORS and not os.path.exists(end):
+    time.sleep(0.001)
+    try:
+        source = os.open(area, os.O_RDWR)
+    except PermissionError:
+        continue
+    try:
+        fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        first = PAGES * (moved + FIRST)
+        for at in range(first, first + PAGES, 32):
+            fcntl.ioctl(source, MOVE_EXT, struct.pack("iIQQQQ", 0, donors[moved], at, at, 32, 0))
+        os.pwrite(donors[moved], own, first * PAGE)
+        moved += 1
+    os.close(source)
+print(moved)
+"#;
+
+impl Image {
+    /// Starts the attack on the area.
+    fn start_mover(&self) -> Child {
+        let mut command = Command::new(python());
+        command.args(["-c", MOVE]).arg(self.area());
+        command.args(["donor", "end"].map(|name| self.root().join(name)));
+        let mover = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("the donors exist", || self.root().join("donor-17").exists());
+        mover
+    }
+
+    /// Ends the attack, and returns the number of moves. Asserts that softswap wrote to no donor,
+    /// and changed no other file.
+    fn expect_intact_donors(self, mover: Child, before: &BTreeMap<PathBuf, u64>) -> usize {
+        File::create(self.root().join("end")).unwrap();
+        let mover = mover.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&mover.stdout);
+        let moves: usize = text.trim().parse().unwrap_or_else(|_| panic!("{mover:?}"));
+        let (mut after, mut before) = (self.foreign(), before.clone());
+        for number in 0..18 {
+            let found = after.remove(&self.root().join(format!("donor-{number}")));
+            let hole = vec![0; (number + 12) * 2 * MIB as usize];
+            let own = digest(&[hole, vec![0x5a; 2 * MIB as usize]].concat());
+            assert!(found == Some(own) || number >= moves, "donor {number} has changed");
+        }
+        for files in [&mut after, &mut before] {
+            files.remove(Path::new(FREE));
+        }
+        after.remove(&self.root().join("end"));
+        assert!(after == before, "another file has changed");
+        self.expect_clean();
+        moves
+    }
+}
+
+#[test]
+fn a_file_whose_blocks_move_at_the_start_is_refused() {
+    let Some(image) = Image::of("ext4") else { return };
+    let (image, area, before) = image.fragmented();
+    let mover = image.start_mover();
+    let mut refused = 0;
+    for _ in 0..number("SOFTSWAP_RAW_MOVES", 3) {
+        let ended = finish(&mut raw(&area).command(compiled("threads"), &["--mib", "48"]));
+        match ended.status.code() {
+            Some(2) => {
+                assert!(ended.stderr.contains("cannot be used raw"), "{}", ended.stderr);
+                refused += 1;
+            }
+            _ => ended.expect_ok("threads"),
+        }
+    }
+    let moves = image.expect_intact_donors(mover, &before);
+    println!("{moves} moves, {refused} refusals");
+}
+
+/// Returns where the file system reports the blocks of a file.
+fn blocks(path: &Path) -> Vec<(u64, u64)> {
+    let extents = fiemap::extents(File::open(path).unwrap().as_fd()).unwrap();
+    extents.iter().map(|extent| (extent.logical, extent.physical)).collect()
+}
+
+/// Waits for the end of a program that has no other area, and asserts that it names the cause.
+fn expect_told(running: Running) {
+    let ended = running.finish(LIMIT);
+    assert!(ended.stderr.contains("softswap swapon-check --raw"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("replace the device"), "{}", ended.stderr);
+}
+
+/// Waits until softswap has stopped the area.
+fn wait_for_stop(running: &Running) {
+    wait_until("the message", || {
+        let errors = running.stderr_so_far();
+        errors.contains("moved or freed blocks").then_some(()).ok_or(errors)
+    });
 }
 
 #[test]
 fn moved_blocks_stop_the_area_before_another_file_changes() {
     for kind in ["ext4", "xfs"] {
-        let Some((image, area, before)) = Image::fragmented(kind) else { continue };
+        let Some(image) = Image::of(kind) else { continue };
+        let (image, area, before) = image.fragmented();
+        let other = image.root().join("foreign-0");
+        // A program that opened the file before could move its blocks later.
+        let opened = File::options().write(true).open(&area).unwrap();
+        refused(&area, &["another program has opened it", "fuser -v"]);
+        drop(opened);
         let swapped = raw(&area);
         let running = endless(&swapped);
-        // The immutable flag prevents changes of the file by programs that do not remove it.
-        assert!(fs::rename(&area, image.root().join("other")).is_err());
-        assert!(File::options().write(true).open(&area).is_err());
+        // The immutable flag prevents changes by programs that do not remove it.
+        assert!(fs::rename(&area, image.root().join("moved")).is_err());
+        assert!(fs::rename(&other, &area).is_err());
+        assert!(fs::copy(&other, &area).is_err());
+        assert!(fs::remove_file(&area).is_err());
+        let placed = blocks(&area);
+        let defragmenter = if kind == "ext4" { "e4defrag" } else { "xfs_fsr" };
+        match tool(defragmenter) {
+            Some(mut defragment) => drop(defragment.arg(&area).output().unwrap()),
+            None => skip(&format!("{defragmenter} is not installed")),
+        }
+        assert!(blocks(&area) == placed);
+        assert!(!running.stderr_so_far().contains("moved or freed blocks"));
+        let mover = (kind == "ext4").then(|| image.start_mover());
         let mut chattr = tool("chattr").expect("e2fsprogs");
         assert!(succeeds(chattr.arg("-i").arg(&area)));
+        if let Some(mover) = mover {
+            wait_for_stop(&running);
+            expect_told(running);
+            println!("{} moves", image.expect_intact_donors(mover, &before));
+            continue;
+        }
+        // Another file gets the freed blocks.
         let file = File::options().write(true).open(&area).unwrap();
         fallocate(&file, PUNCH, 0, AREA_BYTES).unwrap();
-        // Another file gets the freed blocks.
-        let stolen = image.root().join("stolen");
-        wait_until("the message", || {
-            let errors = running.stderr_so_far();
-            errors.contains("moved or freed blocks").then_some(()).ok_or(errors)
-        });
-        fs::write(&stolen, vec![0x5a; AREA_BYTES as usize / 2]).unwrap();
+        let (stolen, content) = (image.root().join("stolen"), vec![0x5a; AREA_BYTES as usize / 2]);
+        fs::write(&stolen, &content).unwrap();
+        File::open(&stolen).unwrap().sync_all().unwrap();
         drop(file);
-        kill_all(&running);
-        let _ = running.finish(LIMIT);
-        let mut after = image.foreign();
-        assert_eq!(after.remove(&stolen), Some(digest(&vec![0x5a; AREA_BYTES as usize / 2])));
+        wait_for_stop(&running);
+        expect_told(running);
+        let (mut after, mut before) = (image.foreign(), before);
+        assert_eq!(after.remove(&stolen), Some(digest(&content)));
+        for files in [&mut after, &mut before] {
+            files.remove(Path::new(FREE));
+        }
         assert!(after == before, "another file has changed");
         image.expect_clean();
     }
+}
+
+#[test]
+fn a_copy_that_shares_blocks_stops_the_area() {
+    let Some(image) = Image::of("xfs") else { return };
+    let area = image.make_area();
+    let running = endless(&raw(&area));
+    let copy = image.root().join("copy");
+    if !succeeds(Command::new("cp").arg("--reflink=always").arg(&area).arg(&copy)) {
+        return skip("this xfs has no reflinks");
+    }
+    wait_for_stop(&running);
+    let content = digest(&fs::read(&copy).unwrap());
+    expect_told(running);
+    assert!(!is_immutable(&area));
+    assert_eq!(digest(&fs::read(&copy).unwrap()), content);
+    image.expect_clean();
+}
+
+#[test]
+fn files_on_a_partition_of_a_loop_device_over_another_are_used_in_place() {
+    const SECTOR_BYTES: u64 = 512;
+    let dir = disk_dir();
+    let path = dir.path().join("image");
+    // Foreign data is in front of the partition and behind it.
+    let (begin, end) = (8 * MIB, 168 * MIB);
+    let foreign = vec![0xa5; begin as usize];
+    File::create(&path).unwrap().write_all_at(&foreign, 0).unwrap();
+    File::options().write(true).open(&path).unwrap().write_all_at(&foreign, end).unwrap();
+    let outer = Loop::over(&path).filter(|_| is_root());
+    let inner = outer.as_ref().and_then(|it| Loop::with(it.path(), &["--partscan"]));
+    let Some((outer, inner)) = outer.zip(inner) else {
+        return skip("a loop device over another needs root and two loop devices");
+    };
+    let partition = PathBuf::from(format!("{}p1", inner.0));
+    let sectors = [begin, end - begin].map(|bytes| (bytes / SECTOR_BYTES).to_string());
+    let is_added = tool("addpart")
+        .is_some_and(|mut addpart| succeeds(addpart.arg(inner.path()).arg("1").args(sectors)));
+    if !is_added || !partition.exists() {
+        return skip("addpart is not installed, or loop devices have no partitions here");
+    }
+    let image = Image::on(partition, vec![inner, outer], "ext4", dir, AREA_BYTES);
+    let Some(image) = image else { return };
+    let (area, before) = (image.make_area(), image.foreign());
+    raw(&area).run_ok("threads", &["--mib", "64"]);
+    assert!(image.foreign() == before);
+    rustix::fs::sync();
+    let content = fs::read(&path).unwrap();
+    assert!(content[..begin as usize] == foreign && content[end as usize..] == foreign);
+    image.expect_clean();
 }
 
 #[test]
@@ -275,20 +364,23 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     // Extents that were never written, holes, and extents that another file shares.
     image.allocate_area();
     assert!(succeeds(softswap_with(&["mkswap"]).arg(&area)));
-    refused(&area, &["cannot be used raw", "never written", "mkswap --raw"]);
-    image.make_area();
+    refused(&area, &["cannot be used raw", "never written", "mkswap --raw --force"]);
+    assert_eq!([doctor(&area, ""), doctor(&area, ",raw")], [true, false]);
+    assert!(succeeds(softswap_with(&["mkswap", "--raw", "--force"]).arg(&area)));
+    assert_eq!([doctor(&area, ""), doctor(&area, ",raw")], [true, true]);
     let file = File::options().write(true).open(&area).unwrap();
     fallocate(&file, PUNCH, 8 * MIB, MIB).unwrap();
     drop(file);
     refused(&area, &["hole"]);
+    // A sparse file, and one without a header.
+    File::create(&area).unwrap().set_len(AREA_BYTES).unwrap();
+    let mut command = softswap();
+    assert_refused(command.args(["mkswap", "--raw", "--force"]).arg(&area), 2, &["hole"]);
     fs::remove_file(&area).unwrap();
+    image.allocate_area();
+    refused(&area, &["no swap header", "mkswap --raw --force"]);
+    assert!(!doctor(&area, ",raw"));
     image.make_area();
-    // A program that has the file open for writing could move its blocks later.
-    let file = File::options().write(true).open(&area).unwrap();
-    refused(&area, &["another program has opened it", "fuser -v"]);
-    drop(file);
-    check(&area);
-    assert!(!is_immutable(&area));
     let copy = image.root().join("copy");
     if succeeds(Command::new("cp").arg("--reflink=always").arg(&area).arg(&copy)) {
         refused(&area, &["shares storage with another file"]);
@@ -303,31 +395,56 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     assert_contains_all(&String::from_utf8_lossy(&output.stderr), &["contains data", "--force"]);
     assert!(output.status.code() == Some(2) && fs::read(&data).unwrap() == before);
     fs::remove_file(data).unwrap();
+    // A read-only device.
+    rustix::fs::sync();
+    assert!(succeeds(tool("blockdev").unwrap().arg("--setro").arg(&image.device)));
+    refused(&area, &["is read-only"]);
+    assert!(succeeds(tool("blockdev").unwrap().arg("--setrw").arg(&image.device)));
+    image.unmount();
+    assert!(image.mount(&["-o", "ro"]));
+    refused(&area, &["is read-only"]);
+    image.unmount();
+    assert!(image.mount(&[]));
     // A device is always raw.
     let Some(second) = Loop::over(&area) else { return skip("no second loop device") };
     assert!(succeeds(softswap_with(&["mkswap", "--force"]).arg(second.path())));
     refused(second.path(), &["leave out `raw`"]);
     refused(&area, &["/dev/loop"]);
-    drop(second);
-    image.unmount();
-    assert!(image.mount(&["-o", "ro"]));
-    refused(&area, &["swap"]);
 }
 
-/// Unmounts a file system after asserting that `mkswap --raw` refuses a new file in it, names the
-/// file system, and leaves the file as it is.
+/// Unmounts a file system after asserting that a new file in it and a formatted one cannot be raw,
+/// that the messages name the file system, and that the files stay as they are.
 fn expect_unfit(mounted: &Path, file_system: &str) {
     let path = mounted.join("swap");
     // Written, so that the file has no holes.
     fs::write(&path, vec![0; 8 * MIB as usize]).unwrap();
     set_mode(&path, 0o600);
-    let output = softswap_with(&["mkswap", "--raw"]).arg(&path).output().unwrap();
+    let attempts = || {
+        let commands =
+            [&["mkswap", "--raw"][..], &["mkswap", "--raw", "--force"], &["swapon-check", "--raw"]];
+        let mut outputs =
+            commands.map(|it| softswap_with(it).arg(&path).output().unwrap()).to_vec();
+        outputs.push(raw(&path).command("true", &[""; 0]).output().unwrap());
+        outputs
+    };
+    let mut outputs = attempts();
     let content = fs::read(&path).unwrap();
+    let is_formatted = succeeds(softswap_with(&["mkswap"]).arg(&path));
+    let formatted = fs::read(&path).unwrap();
+    outputs.extend(attempts());
+    let after = fs::read(&path).unwrap();
     assert!(succeeds(tool("umount").unwrap().arg(mounted)));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert_contains_all(&text, &[&format!("it is on {file_system}, "), "ext4 and xfs"]);
-    assert!(content.iter().all(|byte| *byte == 0), "the file has changed");
+    assert!(is_formatted && formatted == after && content.iter().all(|byte| *byte == 0));
+    for (attempt, output) in outputs.into_iter().enumerate() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        // The header is found before the file system, and only `--force` overwrites it.
+        if attempt == 4 {
+            continue;
+        }
+        assert_contains_all(&text, &[&format!("it is on {file_system}, "), "ext4 and xfs"]);
+        assert!(!text.contains("softswap mkswap"), "{text}");
+    }
 }
 
 #[test]

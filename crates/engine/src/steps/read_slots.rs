@@ -22,6 +22,8 @@ pub(crate) fn read_slot(
         return Ok(());
     }
     stores.stats.add(Counter::ChecksumErrors, 1);
+    let (area, local) = stores.areas.of(slot);
+    area.check_place(local)?;
     Err(FaultError::Corrupt { slot })
 }
 

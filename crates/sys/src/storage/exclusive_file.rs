@@ -202,9 +202,7 @@ fn open_unmarked(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimE
     match raw_mark::clear_stale(path) {
         Ok(Mark::Cleared) => open(path, is_device),
         Ok(Mark::InUse) => Err(ClaimError::Locked { path: path.to_owned() }),
-        Ok(Mark::None) | Err(_) if raw_mark::is_immutable(path) => {
-            Err(ClaimError::Immutable { path: path.to_owned() })
-        }
+        Ok(Mark::Kept) => Err(ClaimError::Immutable { path: path.to_owned() }),
         Ok(Mark::None) | Err(_) => Err(refused),
     }
 }

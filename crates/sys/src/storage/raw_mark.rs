@@ -131,30 +131,28 @@ pub enum Mark {
     None,
     InUse,
     Cleared,
+    /// The file stays immutable: its owner set the flag, or this user may not remove it.
+    Kept,
 }
 
 /// Removes the mark of a process that has exited without removing it.
 pub fn clear_stale(path: &Path) -> io::Result<Mark> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
-    match is_marked(file.as_fd()) {
-        true => clear_unlocked(file.as_fd()),
+    match is_immutable(file.as_fd()) {
         false => Ok(Mark::None),
+        true if is_named(file.as_fd()) => Ok(clear_unlocked(file.as_fd()).unwrap_or(Mark::Kept)),
+        true => Ok(Mark::Kept),
     }
 }
 
-/// Returns true if a file is immutable, and this user may read it.
-pub(crate) fn is_immutable(path: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|file| has_flag(file.as_fd()))
-}
-
-fn has_flag(file: BorrowedFd<'_>) -> bool {
+/// Returns true if a file has the immutable flag.
+pub fn is_immutable(file: BorrowedFd<'_>) -> bool {
     rustix::fs::ioctl_getflags(file).is_ok_and(|it| it.contains(IFlags::IMMUTABLE))
 }
 
-fn is_marked(file: BorrowedFd<'_>) -> bool {
-    has_flag(file) && rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0_u8; 8][..]).is_ok()
+fn is_named(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0_u8; 8][..]).is_ok()
 }
 
 /// Removes the mark, unless another process has the file's lock.

@@ -4,6 +4,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
 pub(crate) mod processes;
+pub(crate) mod raw_image;
 pub(crate) mod steady;
 pub(crate) mod tree;
 

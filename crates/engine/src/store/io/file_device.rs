@@ -20,9 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Requests that a lane's ring keeps in flight: all pieces of a batch.
 const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 /// Message if the block map has changed.
-const MOVED: &str = "the file system has moved or freed blocks of the swap file, or does not \
-                     report where they are, so softswap writes nothing more there; restart \
-                     the program with another swap area";
+const MOVED: &str = "the file system has moved or freed blocks of the swap file, or the file is \
+                     no longer immutable, so softswap no longer uses it; start the program again, \
+                     with another swap area or with this one if `softswap swapon-check --raw` \
+                     accepts it";
 
 #[derive(Debug)]
 pub struct FileDevice {
@@ -173,9 +174,14 @@ impl FileDevice {
         }
     }
 
-    /// Fails if the block map of the guarded file may have changed.
-    fn check_map(&self, operation: Operation, offset: u64, length: u64) -> Result<(), IoError> {
-        if self.guard.as_ref().is_none_or(MapGuard::allows_writes) {
+    /// Fails if the guarded file's blocks may have moved, as `is_same` finds.
+    fn check_map(
+        &self,
+        is_same: fn(&MapGuard) -> bool,
+        operation: Operation,
+        (offset, length): (u64, u64),
+    ) -> Result<(), IoError> {
+        if self.guard.as_ref().is_none_or(is_same) {
             return Ok(());
         }
         let kind = IoErrorKind::Message(MOVED);
@@ -327,7 +333,7 @@ impl Device for FileDevice {
         debug_assert!(pieces.len() <= MAX_PIECES);
         let bytes: usize = pieces.iter().map(|piece| piece.buf.len()).sum();
         let first = pieces.first().map_or(0, |piece| piece.offset);
-        self.check_map(Operation::Write, first, bytes as u64)?;
+        self.check_map(MapGuard::allows_writes, Operation::Write, (first, bytes as u64))?;
         let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
         let end = ends.max().unwrap_or(0);
         // If a piece exceeds a limit, the pieces are written one by one, up to the first one beyond
@@ -350,7 +356,7 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
-        self.check_map(Operation::Discard, offset, bytes)?;
+        self.check_map(MapGuard::allows_writes, Operation::Discard, (offset, bytes))?;
         self.file
             .discard(offset, bytes)
             .map_err(|error| IoError::from_os(Operation::Discard, offset, bytes, &error))
@@ -368,6 +374,10 @@ impl Device for FileDevice {
             return Ok(0);
         }
         self.file.free_bytes().map_err(|error| IoError::from_os(Operation::Measure, 0, 0, &error))
+    }
+
+    fn check_place(&self, offset: u64) -> Result<(), IoError> {
+        self.check_map(MapGuard::check, Operation::Read, (offset, PAGE_SIZE as u64))
     }
 
     fn inherit(&self) -> bool {

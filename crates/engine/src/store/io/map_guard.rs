@@ -56,7 +56,7 @@ impl MapGuard {
         }
     }
 
-    pub(crate) fn file(&self) -> &SwapFile {
+    pub fn file(&self) -> &SwapFile {
         &self.file
     }
 
@@ -88,6 +88,12 @@ impl MapGuard {
         !self.has_stopped() && self.read(reader)
     }
 
+    /// Allows no more writes, in any process of the tree.
+    pub fn stop(&self) {
+        self.has_changed.store(true, Relaxed);
+        self.table.iter().for_each(ClusterTable::stop);
+    }
+
     /// Returns true once the map was found changed, here or by another process of the tree.
     pub fn has_stopped(&self) -> bool {
         self.has_changed.load(Relaxed) || self.table.is_some_and(|table| table.is_stopped())
@@ -105,8 +111,7 @@ impl MapGuard {
                 true
             }
             Ok(_) => {
-                self.has_changed.store(true, Relaxed);
-                self.table.iter().for_each(ClusterTable::stop);
+                self.stop();
                 false
             }
             // The state is unknown: only this write fails.

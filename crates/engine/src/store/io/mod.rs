@@ -166,6 +166,13 @@ pub trait Device: Send + Sync {
     /// cannot report it.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
+    /// Fails if the device finds that the page at `offset` may be stored elsewhere. Called after the
+    /// page read from there was wrong.
+    fn check_place(&self, offset: u64) -> Result<(), IoError> {
+        let _ = offset;
+        Ok(())
+    }
+
     /// Makes the content read-only in a forked child, because it belongs to the parent. Returns
     /// false if the child cannot read it.
     fn inherit(&self) -> bool {

@@ -57,19 +57,19 @@ pub enum ActivateError {
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
     #[error(
         "{} has {bytes} bytes, but the swap area in it has only {area_bytes}; at least {} are \
-         needed: format it again with `softswap mkswap --force {}`, or choose another file or \
-         device",
-        path.display(), MIN_PAGES * PAGE_BYTES, path.display()
+         needed: format it again with `{} {}`, or choose another file or device",
+        path.display(), MIN_PAGES * PAGE_BYTES, mkswap(*is_raw), path.display()
     )]
-    AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64 },
+    AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64, is_raw: bool },
     #[error(
         "{} contains {found}{}, and was not changed: choose another file or device, or overwrite \
-         it with `softswap mkswap --force {}`",
-        path.display(), if *has_header { " and a swap header" } else { "" }, path.display()
+         it with `{} {}`",
+        path.display(), if *has_header { " and a swap header" } else { "" }, mkswap(*is_raw),
+        path.display()
     )]
-    Holds { path: PathBuf, found: &'static str, has_header: bool },
-    #[error("{} cannot be used: {cause}; {}", path.display(), header_remedy(path, cause))]
-    Header { path: PathBuf, cause: HeaderError },
+    Holds { path: PathBuf, found: &'static str, has_header: bool, is_raw: bool },
+    #[error("{} cannot be used: {cause}; {}", path.display(), header_remedy(path, cause, *is_raw))]
+    Header { path: PathBuf, cause: HeaderError, is_raw: bool },
     #[error(
         "{} has a hole at byte {offset}, but a swap file must have all its blocks: fill it with \
          `fallocate -l {bytes} {}`, or with `dd` from /dev/zero if the file system does not \
@@ -100,21 +100,23 @@ fn how_to_enlarge(path: &Path, is_device: bool) -> String {
     }
 }
 
-fn header_remedy(path: &Path, cause: &HeaderError) -> String {
-    let shown = path.display();
+/// Returns the command that formats an area regardless of its content.
+fn mkswap(is_raw: bool) -> &'static str {
+    if is_raw { "softswap mkswap --raw --force" } else { "softswap mkswap --force" }
+}
+
+fn header_remedy(path: &Path, cause: &HeaderError, is_raw: bool) -> String {
+    let (command, shown) = (mkswap(is_raw), path.display());
     match cause {
         HeaderError::NoSignature => {
-            format!("format it with `softswap mkswap {shown}`, which destroys its content")
+            let command = if is_raw { command } else { "softswap mkswap" };
+            format!("format it with `{command} {shown}`, which destroys its content")
         }
         HeaderError::TooShort { header_pages, .. } => format!(
-            "restore its size of {} bytes, or format it again with `softswap mkswap --force \
-             {shown}`",
+            "restore its size of {} bytes, or format it again with `{command} {shown}`",
             header_pages * PAGE_BYTES
         ),
-        _ => format!(
-            "format it again with `softswap mkswap --force {shown}`, or choose another file or \
-             device"
-        ),
+        _ => format!("format it again with `{command} {shown}`, or choose another file or device"),
     }
 }
 
@@ -278,6 +280,36 @@ impl Storage {
             _ => Err(io::Error::from_raw_os_error(errno::EIO)),
         }
     }
+
+    /// Reads the header and checks that every page has a block. Changes nothing. If the area
+    /// `is_raw`, messages name commands for [`super::raw`].
+    pub(super) fn activate(self, is_raw: bool) -> Result<Activated, ActivateError> {
+        let path = || self.path.clone();
+        let header = Header::parse(&self.head, self.pages());
+        if let Some(magic) = self.contents().find(|magic| magic.kind == Kind::Data) {
+            let has_header = !matches!(header, Err(HeaderError::NoSignature));
+            let found = magic.name;
+            return Err(ActivateError::Holds { path: path(), found, has_header, is_raw });
+        }
+        let header =
+            header.map_err(|cause| ActivateError::Header { path: path(), cause, is_raw })?;
+        if header.pages() < MIN_PAGES {
+            let area_bytes = header.pages() * PAGE_BYTES;
+            let bytes = self.claimed.len_bytes;
+            return Err(ActivateError::AreaTooSmall { path: path(), bytes, area_bytes, is_raw });
+        }
+        let pieces = self.check_layout(header.pages())?;
+        let mut warnings = self.warnings();
+        if self.pages() > header.pages() {
+            let bytes = (self.pages() - header.pages()) * PAGE_BYTES;
+            warnings.push(Warning::PartlyUnused { bytes });
+        }
+        if self.contents().any(|magic| magic.kind == Kind::BootSector) {
+            warnings.push(Warning::BootSector);
+        }
+        let is_device = self.is_device();
+        Ok(Activated { pieces, is_device, file: self.claimed.file, header, warnings })
+    }
 }
 
 fn read_page(file: &SwapFile, page: usize) -> io::Result<Box<Page>> {
@@ -309,35 +341,7 @@ const _: () = assert!(HEAD_BYTES as u64 <= MIN_PAGES * PAGE_BYTES);
 /// Claims the area at `path`, reads its header and checks that every page has a block. Changes
 /// nothing. Fails if it cannot be used; the error names the reason and the remedy.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
-    let storage = Storage::open(path)?;
-    let header = Header::parse(&storage.head, storage.pages());
-    if let Some(magic) = storage.contents().find(|magic| magic.kind == Kind::Data) {
-        let has_header = !matches!(header, Err(HeaderError::NoSignature));
-        let path = path.to_owned();
-        return Err(ActivateError::Holds { path, found: magic.name, has_header });
-    }
-    let header = header.map_err(|cause| ActivateError::Header { path: path.to_owned(), cause })?;
-    if header.pages() < MIN_PAGES {
-        let area_bytes = header.pages() * PAGE_BYTES;
-        let bytes = storage.claimed.len_bytes;
-        return Err(ActivateError::AreaTooSmall { path: path.to_owned(), bytes, area_bytes });
-    }
-    let pieces = storage.check_layout(header.pages())?;
-    let mut warnings = storage.warnings();
-    if storage.pages() > header.pages() {
-        let bytes = (storage.pages() - header.pages()) * PAGE_BYTES;
-        warnings.push(Warning::PartlyUnused { bytes });
-    }
-    if storage.contents().any(|magic| magic.kind == Kind::BootSector) {
-        warnings.push(Warning::BootSector);
-    }
-    Ok(Activated {
-        pieces,
-        is_device: storage.is_device(),
-        file: storage.claimed.file,
-        header,
-        warnings,
-    })
+    Storage::open(path)?.activate(false)
 }
 
 #[cfg(test)]

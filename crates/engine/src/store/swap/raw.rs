@@ -3,17 +3,16 @@
 //!
 //! A wrong block would overwrite another file. Therefore four steps precede the first use:
 //!
-//! 1. [`super::named::activate`] claims the file.
-//! 2. [`examine`] reads the block map and checks extents, file system and device.
-//! 3. The mark of [`RawMark`] keeps defragmenters away.
-//! 4. [`RawFile::prove`] compares the first and last page of each extent in both directions, and
+//! 1. [`claim`] claims the file, reads the block map and checks file system, extents and device.
+//! 2. The mark of [`RawMark`] keeps defragmenters away.
+//! 3. [`RawFile::prove`] compares the first and last page of each extent in both directions, and
 //!    checks that no other program has the file open.
 //!
-//! Before step 4 all writes pass through the file. Afterwards [`MapGuard`] compares the map.
+//! Before step 3 all writes pass through the file. Afterwards [`MapGuard`] compares the map.
 
 use super::FixedPages;
 use super::header::Header;
-use super::named::Activated;
+use super::named::{ActivateError, Activated, Storage};
 use crate::store::io::{Device, FileDevice, MapGuard};
 use ring::rand::{SecureRandom, SystemRandom};
 use softswap_shared::cluster_table::ClusterTable;
@@ -34,6 +33,8 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// written through the device, but only to blocks of the file that it had verified before.
 #[derive(Debug, thiserror::Error)]
 pub enum RawRefusal {
+    #[error(transparent)]
+    Area(#[from] ActivateError),
     #[error("{} is a device, which is used by its blocks anyway: leave out `raw`", path.display())]
     IsDevice { path: PathBuf },
     #[error(
@@ -110,28 +111,25 @@ pub struct RawFile {
     pub map: Vec<BlockExtent>,
 }
 
-/// Reads the block map of a claimed file, and checks extents, file system and device. Changes
-/// nothing. Fails if the file's blocks must not be written through the device, or cannot.
-pub fn examine(area: &Activated, path: &Path) -> Result<RawFile, RawRefusal> {
+/// Claims a file, reads its block map, and checks file system, extents and device. Changes nothing.
+/// Fails if the file's blocks must not be written through the device, or cannot.
+pub fn claim(path: &Path) -> Result<(Activated, RawFile), RawRefusal> {
+    let storage = Storage::open(path)?;
     let path = || path.to_owned();
-    if area.is_device {
+    if storage.is_device() {
         return Err(RawRefusal::IsDevice { path: path() });
     }
     let below = |cause| RawRefusal::Below { path: path(), cause };
-    let map = match block_map::read(area.file.as_fd(), area.header.pages()) {
-        Ok(Ok(map)) => map,
-        Ok(Err(unfit)) => return Err(RawRefusal::Unfit { path: path(), unfit }),
-        Err(cause) => {
-            // Most file systems without a map are refused by name.
-            raw_device::check_file_system(&area.file).map_err(below)?;
-            return Err(RawRefusal::Io { path: path(), cause });
-        }
-    };
-    let file_system = raw_device::check_file_system(&area.file).map_err(below)?;
+    // Before other checks, whose remedies need a suitable file system and device.
+    let file_system = raw_device::check_file_system(storage.file()).map_err(below)?;
+    let device = raw_device::open_below(storage.file()).map_err(below)?;
+    let area = storage.activate(true)?;
+    let map = block_map::read(area.file.as_fd(), area.header.pages())
+        .map_err(|cause| RawRefusal::Io { path: path(), cause })?
+        .map_err(|unfit| RawRefusal::Unfit { path: path(), unfit })?;
     if !area.file.is_direct() {
         return Err(RawRefusal::NotDirect { path: path() });
     }
-    let device = raw_device::open_below(&area.file).map_err(below)?;
     let device_bytes =
         device.len_bytes().map_err(|cause| RawRefusal::Io { path: path(), cause })?;
     let is_within = |extent: &BlockExtent| {
@@ -139,7 +137,7 @@ pub fn examine(area: &Activated, path: &Path) -> Result<RawFile, RawRefusal> {
         end.is_some_and(|end| end <= device_bytes / PAGE_BYTES)
     };
     match map.iter().all(is_within) {
-        true => Ok(RawFile { path: path(), device, file_system, map }),
+        true => Ok((area, RawFile { path: path(), device, file_system, map })),
         false => Err(RawRefusal::Beyond { path: path() }),
     }
 }
@@ -176,6 +174,9 @@ impl RawFile {
         };
         let written = mark.lifted(|| each(&samples, content, write).and_then(|_| file.sync()));
         written.and_then(|result| result).map_err(io)?;
+        // Before a write through the device: blocks of an immutable file that no other program has
+        // open stay where they are.
+        self.check_not_open(area)?;
         self.check_unchanged(area)?;
         let read = |sample: Sample, page: &Page| is_at(device, sample.block, page);
         let different = each(&samples, content, read).map_err(io)?;
@@ -196,7 +197,7 @@ impl RawFile {
 
     /// Fails if another program keeps the file open. One that opened it before it became immutable
     /// could still move its blocks.
-    fn check_not_open(&self, area: &Activated) -> Result<(), RawRefusal> {
+    pub fn check_not_open(&self, area: &Activated) -> Result<(), RawRefusal> {
         // Attempts, 50 ms apart: a program may just look at the file.
         const ATTEMPTS: usize = 40;
         for _ in 0..ATTEMPTS {

@@ -119,6 +119,12 @@ impl Area {
         self.polling.waited(PAGE_SIZE, || self.device.read_page(lane, offset, page, &self.polling))
     }
 
+    /// Returns the reason if the wrong content of a slot has one that the device knows.
+    pub(crate) fn check_place(&self, slot: u64) -> Result<(), IoError> {
+        let (offset, _) = self.locate(Operation::Read, slot, PAGE_SIZE)?;
+        self.device.check_place(offset)
+    }
+
     /// Returns the device offset of a slot, and how many of `left` bytes are contiguous there.
     fn locate(
         &self,
