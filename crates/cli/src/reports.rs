@@ -47,7 +47,7 @@ pub(crate) struct ReportArgs {
 #[derive(Args)]
 #[command(after_long_help = "\
 Exit status: 0, or 1 if the file cannot be read or is not a report, or if the run does not allow
-the estimate.")]
+the estimate, or if the size does not fit in the memory that was available to the run.")]
 pub(crate) struct AdviseArgs {
     /// The report
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -90,6 +90,9 @@ fn common_mistakes_get_a_hint() {
         (&["run", "-q", "-v", "true"], 2, &["--quiet", "--verbose", "cannot be used with"]),
         (&["ctl", "park", "1"], 2, &["the PID comes first: `softswap ctl 1 park`"]),
         (&["ctl", "1", "set", "memory=1G"], 2, &["`softswap ctl 1 set memory 1G`"]),
+        (&["ctl", "1", "memory", "1G"], 2, &["did you mean `softswap ctl 1 set memory 1G`?"]),
+        (&["ctl", "set", "memory", "auto", "1"], 2, &["first: `softswap ctl 1 set memory auto`"]),
+        (&["ctl", "memory", "1G"], 2, &["first: `softswap ctl PID set memory 1G`"]),
         (&["stat", "banana"], 2, &["a PID is a number; `pgrep -a NAME` finds it"]),
         (&["run", "--", "sh -c true"], 127, &["leave out the quotes", "sh -c 'sh -c true'"]),
     ];

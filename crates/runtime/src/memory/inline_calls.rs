@@ -66,7 +66,7 @@ fn trap(callers: &[usize]) {
             raw::write_stderr(
                 b"softswap: a library maps memory by its own system-call instructions, and no \
                   seccomp filter can be installed to trap them; this memory is not managed and \
-                  does not count in the budget (docs/limits.md)\n",
+                  does not count in the budget (share/doc/softswap/limits.md)\n",
             );
         }
         return;

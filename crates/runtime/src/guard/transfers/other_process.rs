@@ -203,7 +203,7 @@ impl Source {
         };
         raw::write_stderr_fmt(format_args!(
             "softswap: {name} fails or ends early: softswap cannot fault in memory of process {}, \
-             which does not answer; a forked child answers only after exec (docs/limits.md)\n",
+             which does not answer; a forked child answers only after exec (share/doc/softswap/limits.md)\n",
             self.pid
         ));
     }
