@@ -152,7 +152,13 @@ fn read(path: &Path) -> Result<String, Refusal> {
     let mut content = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut content))
-        .or_status(FAILED, format_args!("{}: cannot be read", path.display()))?;
+        .or_status(
+            FAILED,
+            format_args!(
+                "{}: cannot be read; `softswap run --report FILE` writes a report",
+                path.display()
+            ),
+        )?;
     if content.len() as u64 > MAX_BYTES {
         return Err(no_report(path, &format!("it is longer than {}", bytes(MAX_BYTES))));
     }

@@ -476,13 +476,11 @@ impl Report {
         self.pages_out == 0 && self.faults.values().all(|tier| tier.count == 0)
     }
 
-    /// Returns the largest budget that fits where the program ran, if the report contains it. The
-    /// run's own budget fitted.
+    /// Returns the largest budget that fits where the program ran, if the report contains it.
     #[must_use]
     pub fn largest_budget(&self) -> Option<u64> {
         let dram_bytes = self.machine.as_ref().map(|machine| machine.dram_bytes);
-        let largest_bytes = self.largest_budget_bytes.or(dram_bytes)?;
-        Some(largest_bytes.max(self.budget_bytes))
+        self.largest_budget_bytes.or(dram_bytes)
     }
 
     /// Returns true if descendants waited longer than the first process, so that the figures of the

@@ -318,7 +318,7 @@ fn options() -> Vec<clap::Arg> {
 fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
-        .or_usage(format_args!("--config {shown}: the file cannot be read"))?;
+        .or_usage(format_args!("--config {shown}: the file cannot be read, choose another"))?;
     parse_file(&text, options).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
 }
 

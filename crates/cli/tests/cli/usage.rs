@@ -19,6 +19,7 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         ("--memory 1M", &["too little", "8.0 MiB"]),
         ("--memory banana", &["not a size", "512M", "50%"]),
         ("--memory -5G", &["negative", "512M"]),
+        ("--memory --", &["not a size", "512M"]),
         ("--memory 5X", &["not a size"]),
         ("--memory 0%", &["at most 100%"]),
         ("--memory 150%", &["available memory", "at most 100%", "such as 50%", "512M"]),
@@ -41,7 +42,7 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
             "--report /no/such/dir/r.json",
             &["cannot be written", "`mkdir -p /no/such/dir`, or choose another"],
         ),
-        ("--config /no/such/file", &["cannot be read"]),
+        ("--config /no/such/file", &["cannot be read, choose another"]),
         ("--no-such-option", &["--help"]),
     ];
     let swap = tempfile::tempdir().unwrap();
