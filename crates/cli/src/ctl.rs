@@ -88,7 +88,10 @@ Settings of a process; with the PID of `softswap run`, of the program that it ha
         let _ = writeln!(text, "  {:<15} {}: {}", setting.key, setting.meaning, setting.values);
     }
     text + "\n\
-Example: softswap ctl 4711 set memory 700M
+Examples:
+  softswap ctl 4711 set memory 700M
+  softswap ctl 4711 get
+  softswap ctl 4711 park
 
 Exit status: 0 if done, 1 if the program cannot be reached, 2 for an unknown key or an\n\
             invalid value; then nothing is changed."

@@ -31,6 +31,10 @@ Each check is one of
            `fix` enables the feature
   fatal    not available, and `softswap run` needs it
 
+Examples:
+  softswap doctor
+  softswap doctor --swap /scratch
+
 Exit status: 0 if `softswap run` can work, 1 if not, 2 for wrong usage.
 
 With --profile nothing is tested. The command prints the profile to standard output, and the added

@@ -91,7 +91,7 @@ fn proposed_budgets_fit_the_control_group() {
     run.arg("--report").arg(&report).arg(python()).args(["-c", "b'1' * (75 << 20)"]);
     finish(&mut run).expect_success("100M");
     let mut advise = std::process::Command::new(softswap);
-    let advised = finish(advise.args(["advise", "--slowdown", "1.001"]).arg(report));
+    let advised = finish(advise.args(["advise", "--slowdown", "1000"]).arg(report));
     assert_eq!(advised.status.code(), Some(1), "{}", advised.stdout_text());
     let parts = ["it needs", "but at most --memory", "raise the container's memory limit"];
     assert_contains_all(&advised.stderr, &parts);
