@@ -167,7 +167,11 @@ uninstall: ## remove what install put there
 	  $(foreach file,$(completions),"$(share)/$(file)") \
 	  "$(share)/man/man1/softswap.1" "$(share)/man/man1"/softswap-*.1 \
 	  $(foreach file,$(notdir $(documents)),"$(docdir)/$(file)")
-	-rmdir "$(libdir)" "$(includedir)" "$(docdir)" 2>/dev/null
+# Removes empty directories, inner ones first.
+	@printf '%s\n' "$(libdir)" "$(includedir)" "$(docdir)" "$(share)/doc" "$(share)/man/man1" "$(clibdir)/pkgconfig" \
+	  $(foreach file,$(completions),"$(share)/$(dir $(file))" "$(share)/$(firstword $(subst /, ,$(file)))") | \
+	  sort -ru | while read -r folder; do rmdir "$$folder" 2>/dev/null || :; done
+	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || :
 
 # Fails before a long build if a tool is missing.
 needs = @command -v $(1) >/dev/null || { echo "make: $(1) is missing; get it by \`$(2)\`" >&2; exit 1; }
