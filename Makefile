@@ -110,6 +110,15 @@ searched := /usr/lib /usr/lib/% /usr/lib64 /usr/local/lib
 comma := ,
 rpath = $(if $(filter $(searched),$(LIBDIR)),, -Wl$(comma)-rpath$(comma)$${libdir})
 
+# Links to documents that are not installed are replaced by their text.
+define install_documents
+for file in $(documents); do \
+  sed -E -e 's#!\[[^]]*\]\([^)]*\)##g' -e 's#\]\((docs/|\.\./)#](#g' \
+    -e 's#\[([^]]*)\]\((crates|pictures|experiments|ARCHITECTURE|CONTRIBUTING|benchmarks|compatibility)[^)]*\)#\1#g' \
+    "$$file" >"$(1)/$$(basename "$$file")" && chmod 644 "$(1)/$$(basename "$$file")" || exit; \
+done
+endef
+
 # Builds only if a file is missing, so that root needs no toolchain to install after `make`.
 install: ## install into PREFIX (default /usr/local); it uses DESTDIR
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
@@ -127,12 +136,7 @@ install: ## install into PREFIX (default /usr/local); it uses DESTDIR
 	  -e 's|@RPATH@|$(rpath)|' crates/capi/softswap_c.pc.in >"$(clibdir)/pkgconfig/softswap_c.pc"
 	chmod 644 "$(clibdir)/pkgconfig/softswap_c.pc"
 	$(INSTALL) -m 644 $(headers) "$(includedir)/"
-# Links to documents that are not installed are replaced by their text.
-	for file in $(documents); do \
-	  sed -E -e 's#!\[[^]]*\]\([^)]*\)##g' -e 's#\]\((docs/|\.\./)#](#g' \
-	    -e 's#\[([^]]*)\]\((crates|pictures|experiments|ARCHITECTURE|CONTRIBUTING|benchmarks|compatibility)[^)]*\)#\1#g' \
-	    "$$file" >"$(docdir)/$$(basename "$$file")" && chmod 644 "$(docdir)/$$(basename "$$file")" || exit; \
-	done
+	$(call install_documents,$(docdir))
 	$(INSTALL) -m 644 "$(RELEASE)/share/man/man1/"*.1 "$(share)/man/man1/"
 	$(foreach file,$(completions),$(INSTALL) -D -m 644 "$(RELEASE)/share/$(file)" "$(share)/$(file)" &&) :
 # Updates the loader's cache. Packages do this during their installation.
@@ -163,7 +167,11 @@ uninstall: ## remove what install put there
 	  $(foreach file,$(completions),"$(share)/$(file)") \
 	  "$(share)/man/man1/softswap.1" "$(share)/man/man1"/softswap-*.1 \
 	  $(foreach file,$(notdir $(documents)),"$(docdir)/$(file)")
-	-rmdir "$(libdir)" "$(includedir)" "$(docdir)" 2>/dev/null
+# Removes empty directories, inner ones first.
+	@printf '%s\n' "$(libdir)" "$(includedir)" "$(docdir)" "$(share)/doc" "$(share)/man/man1" "$(clibdir)/pkgconfig" \
+	  $(foreach file,$(completions),"$(share)/$(dir $(file))" "$(share)/$(firstword $(subst /, ,$(file)))") | \
+	  sort -ru | while read -r folder; do rmdir "$$folder" 2>/dev/null || :; done
+	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || :
 
 # Fails before a long build if a tool is missing.
 needs = @command -v $(1) >/dev/null || { echo "make: $(1) is missing; get it by \`$(2)\`" >&2; exit 1; }
@@ -198,6 +206,7 @@ wheel: tools-wheel build ## build the wheel for Python into dist/ (needs `pip in
 	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 packaging/libsoftswap.so-gdb.py $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
+	$(call install_documents,$(data)/data/share/doc/softswap)
 	packaging/licences.py >$(data)/data/share/doc/softswap/licences.txt
 	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility $(MANYLINUX) --out dist
 	auditwheel show dist/softswap-*.whl | grep '"$(MANYLINUX)_x86_64"'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the pictures of the README anew, from real runs: `softswap top` in tmux, and the page of a
-# report in Chromium. Needs both, python3, and softswap (SOFTSWAP_BIN_DIR, or on PATH).
+# Makes the pictures of the documents anew, from real runs: `softswap top` in tmux, and the page of a
+# report and `%softswap stats` of a notebook in Chromium. Needs both, python3 in which the wheel is
+# installed, and softswap (SOFTSWAP_BIN_DIR, or on PATH).
 set -euo pipefail
 pictures=$(cd "$(dirname "$0")" && pwd)
 softswap=${SOFTSWAP_BIN_DIR:+$SOFTSWAP_BIN_DIR/}softswap
@@ -22,9 +23,20 @@ PROGRAM
 export SOFTSWAP_SWAP=${SOFTSWAP_SWAP:-/var/tmp}
 cd "$work"
 "$softswap" run -q --memory 160M --report page.html -- python3 analysis.py 15 >/dev/null
-chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=960,1320 \
-    --screenshot="$work/page.png" "file://$work/page.html" 2>/dev/null
-cp page.png "$pictures/"
+screenshot() {
+    chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size="$2" \
+        --screenshot="$work/$1.png" "file://$work/$1.html" 2>/dev/null
+    cp "$1.png" "$pictures/"
+}
+screenshot page 960,1320
+
+"$softswap" run -q --memory 160M -- python3 - >notebook.html <<'PROGRAM'
+from softswap import _magic
+table = {n: str(n) * 20 for n in range(1_500_000)}
+print("<meta charset=utf-8><body style='font-family:sans-serif'><pre>%softswap stats</pre>")
+print(_magic.softswap("stats")._repr_html_())
+PROGRAM
+screenshot notebook 880,110
 
 "$softswap" run -q --memory 160M -- python3 analysis.py 100 >/dev/null &
 program=$!

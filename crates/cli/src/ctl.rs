@@ -74,12 +74,26 @@ enum Action {
 }
 
 fn after_help() -> String {
-    let mut text = "Settings:\n".to_string();
+    let mut text = "\
+Settings of a tree, with the PID of `softswap run` (`pgrep -x softswap`):
+  memory          the DRAM budget of the tree: a size such as 700M; auto if it was started with
+                  `--memory auto`
+  turns           turns of the processes if the tree thrashes: auto or off
+
+Settings of a process; with the PID of `softswap run`, of the program that it has started:
+"
+    .to_string();
     for setting in &LIVE_SETTINGS {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:<15} {}: {}", setting.key, setting.meaning, setting.values);
     }
-    text + "\nExit status: 0 if done, 1 if the program cannot be reached, 2 for an unknown key or an\n\
+    text + "\n\
+Examples:
+  softswap ctl 4711 set memory 700M
+  softswap ctl 4711 get
+  softswap ctl 4711 park
+
+Exit status: 0 if done, 1 if the program cannot be reached, 2 for an unknown key or an\n\
             invalid value; then nothing is changed."
 }
 
@@ -130,11 +144,15 @@ fn check_is_tree(pid: u32, action: &Action) -> Result<(), Refusal> {
     Err(Refusal::usage(format!("process {pid}: {what}; {remedy}")))
 }
 
+/// Returns the settings of processes and trees.
+pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
+    LIVE_SETTINGS.iter().map(|setting| setting.key).chain(["turns"])
+}
+
 /// Refuses an unknown setting of a `softswap run`. Otherwise the program that it has started would
 /// refuse it, under another PID and without the settings of the tree.
 fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
-    let mut keys: Vec<&str> = LIVE_SETTINGS.iter().map(|setting| setting.key).collect();
-    keys.push("turns");
+    let keys: Vec<&str> = keys().collect();
     let is_supervisor = Process::read(pid).is_some_and(|process| process.is_softswap());
     if key.is_empty() || keys.contains(&key) || !is_supervisor {
         return Ok(());

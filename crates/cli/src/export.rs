@@ -56,6 +56,9 @@ const PAUSE: Duration = Duration::from_millis(100);
     after_long_help = "Every client that can connect sees PIDs, names and figures of the programs. `softswap stat PID
 --prometheus` prints the metrics of one tree, for a textfile collector.
 
+Examples:
+  softswap export --listen 127.0.0.1:10187
+
 Exit status: 1 if it cannot listen on the address. Otherwise it runs until a signal stops it."
 )]
 pub(crate) struct ExportArgs {

@@ -1,5 +1,6 @@
 //! Hints for command lines that cannot be parsed.
 
+use crate::ctl;
 use crate::output::quoted;
 use crate::run::sourced::without_password;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -16,26 +17,45 @@ pub(crate) fn exit<C: Parser + CommandFactory>(mut error: clap::Error) -> ! {
     error.exit()
 }
 
+/// Actions of `softswap ctl`.
+const ACTIONS: [&str; 5] = ["get", "set", "populate", "park", "unpark"];
+
 /// Returns a hint for words in the wrong order, and for a name in place of a PID.
 fn hint_for_pid(words: &[OsString]) -> Option<String> {
-    const ACTIONS: [&str; 5] = ["get", "set", "populate", "park", "unpark"];
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+    let words: Vec<_> = words.iter().map(|word| visible(&word.to_string_lossy())).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is_number = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit());
+    let is_key = |word: &str| ctl::keys().any(|key| word.split('=').next() == Some(key));
     match words[..] {
-        ["ctl", action, pid, ..] if ACTIONS.contains(&action) && is_number(pid) => {
-            Some(format!("the PID comes first: `softswap ctl {pid} {action}`"))
+        ["ctl", first, ref rest @ ..] if ACTIONS.contains(&first) || is_key(first) => {
+            let mut places = rest.first().into_iter().chain(rest.last());
+            let pid = places.find(|word| is_number(word)).unwrap_or(&"PID");
+            Some(format!("the PID comes first: `{}`", ctl_line(pid, &words[1..])))
         }
-        ["ctl", pid, "set", pair] if is_number(pid) => {
-            let (key, value) = pair.split_once('=')?;
-            let (key, value) = (visible(key), visible(value));
-            Some(format!("the value is a separate word: `softswap ctl {pid} set {key} {value}`"))
+        ["ctl", pid, "set", pair] if is_number(pid) && pair.contains('=') => {
+            let line = ctl_line(pid, &words[2..]);
+            Some(format!("the value is a separate word: `{line}`"))
+        }
+        ["ctl", pid, key, ..] if is_number(pid) && is_key(key) => {
+            Some(format!("did you mean `{}`?", ctl_line(pid, &words[2..])))
         }
         ["ctl" | "stat", name, ..] if !name.starts_with('-') && !is_number(name) => {
             Some("a PID is a number; `pgrep -a NAME` finds it".into())
         }
         _ => None,
     }
+}
+
+/// Returns the command line of `softswap ctl` with these words, in the right order.
+fn ctl_line(pid: &str, words: &[&str]) -> String {
+    let rest: Vec<&str> =
+        words.iter().filter(|word| **word != pid).flat_map(|word| word.split('=')).collect();
+    let action = match rest[..] {
+        [first, ..] if ACTIONS.contains(&first) => "",
+        [_key] => " get",
+        _ => " set",
+    };
+    format!("softswap ctl {pid}{action} {}", rest.join(" "))
 }
 
 fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> Option<String> {

@@ -43,6 +43,9 @@ enum Action {
 The kernel is installed for this user, in JUPYTER_DATA_DIR or ~/.local/share/jupyter. `softswap
 jupyter remove NAME` removes it.
 
+Examples:
+  softswap jupyter install --memory 8G
+
 Exit status: 0 if it is installed, 2 for a value that cannot be used, 1 if it cannot be written.")]
 struct InstallArgs {
     /// The kernel's DRAM budget, as for `softswap run`

@@ -22,6 +22,10 @@ A report is the JSON, or the page, that `softswap run --report` has written. For
 command prints the summary of the run; for two it prints each figure of both, and the second divided
 by the first.
 
+Examples:
+  softswap report run.json
+  softswap report before.json after.json --html both.html
+
 Exit status: 0, or 1 if a file cannot be read or is not a report, or if the page cannot be written.")]
 pub(crate) struct ReportArgs {
     /// The report
@@ -46,8 +50,12 @@ pub(crate) struct ReportArgs {
 /// Each sentence names the figure that it is based on.
 #[derive(Args)]
 #[command(after_long_help = "\
+Examples:
+  softswap advise run.json
+  softswap advise --slowdown 1.5 run.json
+
 Exit status: 0, or 1 if the file cannot be read or is not a report, or if the run does not allow
-the estimate.")]
+the estimate, or if the size does not fit in the memory that was available to the run.")]
 pub(crate) struct AdviseArgs {
     /// The report
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -152,7 +160,13 @@ fn read(path: &Path) -> Result<String, Refusal> {
     let mut content = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut content))
-        .or_status(FAILED, format_args!("{}: cannot be read", path.display()))?;
+        .or_status(
+            FAILED,
+            format_args!(
+                "{}: cannot be read; `softswap run --report FILE` writes a report",
+                path.display()
+            ),
+        )?;
     if content.len() as u64 > MAX_BYTES {
         return Err(no_report(path, &format!("it is longer than {}", bytes(MAX_BYTES))));
     }

@@ -30,6 +30,10 @@ The figures are those of the closing summary, up to now. With --json they are th
 \"running\", `exit_status` is null. For the PID of `softswap run` there is also `tree`; if its
 program is asleep, there are only `tree` and `pid`. --every costs less than repeated commands.
 
+Examples:
+  softswap stat 4711
+  softswap stat --every 5 4711
+
 Exit status: 0 if the program has answered, 1 if it cannot be reached, 2 for wrong usage.")]
 pub(crate) struct StatArgs {
     /// The process

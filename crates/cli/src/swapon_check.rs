@@ -23,6 +23,9 @@ use uuid::Uuid;
 /// mark that a killed run left on a file whose blocks it used: the check removes it.
 #[derive(Args)]
 #[command(after_long_help = "\
+Examples:
+  softswap swapon-check /var/tmp
+
 Exit status: 0 if it can be used, perhaps with warnings; 2 if not, with the reason and the remedy on
 standard error, and with --json also on standard output.")]
 pub(crate) struct SwaponCheckArgs {

@@ -20,6 +20,10 @@ use std::process::ExitCode;
 Users see their own programs, and root sees all. There are no colours if NO_COLOR is set, and only
 ASCII characters if the locale is not UTF-8.
 
+Examples:
+  softswap top
+  softswap top 4711
+
 Exit status: 0, or 1 if the process does not exist or runs without softswap, or if standard output
 is not a terminal with a cursor (TERM=dumb has none).")]
 pub(crate) struct TopArgs {

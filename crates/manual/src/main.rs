@@ -202,7 +202,7 @@ fn with_values(argument: Arg) -> Arg {
 
 /// Adds to a script the operands that clap_complete omits: PIDs, and the keys of `ctl`.
 fn with_operands(shell: Shell, script: &str) -> String {
-    let keys = LIVE_SETTINGS.map(|setting| setting.key).join(" ");
+    let keys = LIVE_SETTINGS.map(|setting| setting.key).join(" ") + " turns";
     let mut script = script.to_string();
     match shell {
         Shell::Bash => {

@@ -31,6 +31,11 @@ class TheCommand(unittest.TestCase):
         self.assertEqual(output, f"softswap {version('softswap')}\n")
         self.assertEqual(run(sys.executable, "-m", "softswap", "--version"), output)
 
+    def test_documents_that_messages_name_are_installed(self):
+        documents = pathlib.Path(sys.prefix, "share/doc/softswap")
+        for name in ("limits.md", "containers.md", "README.md"):
+            self.assertTrue((documents / name).is_file(), name)
+
     def test_array_larger_than_budget_has_same_sum(self):
         with tempfile.NamedTemporaryFile("r") as report:
             within = run(softswap.command(), "run", "--memory", "256M", "--report", report.name,
@@ -45,12 +50,12 @@ class TheCommand(unittest.TestCase):
         program = ("kept = bytearray(96 << 20)\nfrom softswap import _magic\n"
                    "bar = _magic.softswap('stats')\nprint(repr(bar))\n"
                    "print(bar._repr_html_())\n_magic.softswap('nonsense')\n"
-                   "_magic.softswap('set memory 72M')")
+                   "_magic.softswap('set memory=68M')\n_magic.softswap('set memory 72M')")
         output = run(softswap.command(), "run", "-q", "--memory", "64M", "--",
                      sys.executable, "-c", program)
         whole = r"budget ([\d.]+ MiB \(peak )?64\.0 MiB\)?: "
         self.assertRegex(output, whole + r"resident [\d.]+ MiB, pool [\d.]+ MiB, disk")
-        self.assertIn("memory = 72M", output)
+        self.assertIn("memory = 68M\nmemory = 72M", output)
         self.assertIn("disk (in swap slots)", output)
         self.assertIn("usage: %softswap stats", output)
         self.assertIn("softswap", run(sys.executable, "-c", "from softswap import _magic\n"
@@ -180,7 +185,7 @@ class APool(unittest.TestCase):
         for little in ("1M", "10", 10):
             with self.assertRaisesRegex(ValueError, "too little; give at least 8M"):
                 softswap.Pool(memory=little)
-        for directory, number, message in [("/nowhere", errno.ENOENT, "does not exist"),
+        for directory, number, message in [("/nowhere", errno.ENOENT, "mkdir -p /nowhere"),
                                            ("/dev/shm", errno.EINVAL, "is a tmpfs"),
                                            ("/proc", errno.EOPNOTSUPP, "stores no files")]:
             with self.assertRaises((OSError, ValueError)) as refused:

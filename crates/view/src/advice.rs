@@ -1,7 +1,7 @@
 //! Suggested changes, from the figures of a run.
 
 use crate::curve::Curve;
-use crate::estimate::asleep_bytes;
+use crate::estimate::{asleep_bytes, too_large};
 use crate::report::{Report, TIERS};
 use crate::units::{bytes, count, nanoseconds};
 use serde::Serialize;
@@ -49,14 +49,16 @@ fn advice(what: impl Into<String>, figure: impl Into<String>) -> Option<Advice> 
 
 /// Returns the larger budget that halves the time stalled, and a phrase for the saving.
 fn halves(report: &Report) -> Option<(u64, String)> {
-    let (budget_bytes, spared) = Curve::of(report)?.halving()?;
+    let (budget_bytes, spared) = Curve::of(report)?.halving(report.largest_budget())?;
     let budget = bytes(budget_bytes);
     Some((budget_bytes, format!("with {budget} about {:.0} % less time stalled", spared * 100.0)))
 }
 
-/// Formats a budget as an option: `--memory 768M`.
-fn memory_option(bytes: u64) -> String {
-    format!("--memory {}M", bytes.div_ceil(MIB))
+/// Formats a budget as an option: `--memory 768M`, with a remedy if it does not fit.
+fn memory_option(report: &Report, bytes: u64) -> String {
+    let too_large = too_large(report.largest_budget(), bytes);
+    let too_large = too_large.map_or_else(String::new, |why| format!(" (but {why})"));
+    format!("--memory {}M{too_large}", bytes.div_ceil(MIB))
 }
 
 fn errors(report: &Report) -> Option<Advice> {
@@ -108,7 +110,7 @@ fn slept(report: &Report) -> Option<Advice> {
         Some(_) => u64::MAX,
     };
     let smaller = match (enough_bytes as f64) < report.budget_bytes as f64 * UNUSED {
-        true => format!(" {} is enough for that.", memory_option(enough_bytes)),
+        true => format!(" {} is enough for that.", memory_option(report, enough_bytes)),
         false => String::new(),
     };
     advice(
@@ -163,8 +165,8 @@ fn waits(report: &Report) -> Option<Advice> {
 /// free memory.
 fn waits_for_free_memory(report: &Report, tier: Option<&str>) -> Option<Advice> {
     let larger = halves(report).map_or_else(
-        || format!("try {}", memory_option(report.budget_bytes + report.budget_bytes / 2)),
-        |(budget, words)| format!("use {}: {words}", memory_option(budget)),
+        || format!("try {}", memory_option(report, report.budget_bytes + report.budget_bytes / 2)),
+        |(budget, words)| format!("use {}: {words}", memory_option(report, budget)),
     );
     let what = tier.map_or_else(String::new, |tier| {
         let pages = count(report.faults_of(tier));
@@ -189,10 +191,10 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
     let disk = report.faults.get("disk")?;
     let size = bytes(report.disk_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("use {}: {words}", memory_option(budget)),
+        Some((budget, words)) => format!("use {}: {words}", memory_option(report, budget)),
         None => format!(
             "{} would hold these pages in memory",
-            memory_option(report.budget_bytes + report.disk_peak_bytes)
+            memory_option(report, report.budget_bytes + report.disk_peak_bytes)
         ),
     };
     let median = disk.p50_ns.map_or_else(String::new, nanoseconds);
@@ -216,10 +218,13 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
     // The peak and the mean ratio are from different times.
     let held = ((report.pool_peak_bytes as f64 * ratio) as u64).min(report.mapped_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("use {}: {words}", memory_option(budget)),
+        Some((budget, words)) => format!("use {}: {words}", memory_option(report, budget)),
         None => format!(
             "{} would hold these pages uncompressed",
-            memory_option(report.budget_bytes + held.saturating_sub(report.pool_peak_bytes))
+            memory_option(
+                report,
+                report.budget_bytes + held.saturating_sub(report.pool_peak_bytes)
+            )
         ),
     };
     let codec = report.settings.get("codec").map(String::as_str);
@@ -262,7 +267,7 @@ fn unused(report: &Report) -> Option<Advice> {
     advice(
         format!(
             "A smaller budget is enough: {} holds all that it used.",
-            memory_option(used + used / 8)
+            memory_option(report, used + used / 8)
         ),
         format!("at most {} of {} used", bytes(used), bytes(report.budget_bytes)),
     )
@@ -457,6 +462,17 @@ mod tests {
         // Not more than the program's mapped memory.
         let small = Report { mapped_peak_bytes: 120 << 20, ..run("pool", 6) };
         assert!(suggestions(&small).contains("about 120.0 MiB"), "{}", suggestions(&small));
+    }
+
+    #[test]
+    fn budget_that_does_not_fit_has_remedy() {
+        for tier in ["disk", "pool", "zero"] {
+            let text =
+                suggestions(&Report { largest_budget_bytes: Some(300 << 20), ..run(tier, 6) });
+            assert!(text.contains("(but at most --memory 300M fits"), "{text}");
+            let text = suggestions(&Report { largest_budget_bytes: Some(1 << 30), ..run(tier, 6) });
+            assert!(!text.contains("at most --memory"), "{text}");
+        }
     }
 
     #[test]

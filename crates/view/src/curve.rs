@@ -53,6 +53,8 @@ const FULL_POOL: f64 = 0.05;
 /// `FEW_FROM_DISK` reads does not matter.
 const MAX_FOR_OBSERVED: f64 = 10.0;
 const FEW_FROM_DISK: f64 = 500.0;
+/// Share of the stalled time that makes a budget worth naming.
+const NOTABLE_SAVING: f64 = 0.1;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
 
 /// Estimate for another budget.
@@ -230,12 +232,17 @@ impl Curve {
     }
 
     /// Returns the smallest of a few larger budgets that saves at least half of the time stalled,
-    /// with the share that it saves.
+    /// with the share that it saves. If it exceeds `largest_bytes`, returns `largest_bytes` if that
+    /// saves some of the time.
     #[must_use]
-    pub fn halving(&self) -> Option<(u64, f64)> {
-        let points = [1.25, 1.5, 2.0, 3.0].map(|share| (self.at(share), self.spared(share)));
-        let enough = points.into_iter().find(|(point, spared)| point.is_known && *spared >= 0.5);
-        enough.map(|(point, spared)| (point.budget_bytes, spared))
+    pub fn halving(&self, largest_bytes: Option<u64>) -> Option<(u64, f64)> {
+        let at = |share| (self.at(share), self.spared(share));
+        let is_enough = |(point, spared): &(Point, f64), least| point.is_known && *spared >= least;
+        let enough = [1.25, 1.5, 2.0, 3.0].map(at).into_iter().find(|it| is_enough(it, 0.5))?;
+        let largest = largest_bytes.filter(|bytes| *bytes < enough.0.budget_bytes);
+        let largest = largest.map(|bytes| at(bytes as f64 / self.budget_bytes.max(1) as f64));
+        let (point, spared) = largest.filter(|it| is_enough(it, NOTABLE_SAVING)).unwrap_or(enough);
+        Some((point.budget_bytes, spared))
     }
 
     /// Describes an estimate in words.

@@ -34,8 +34,27 @@ pub struct Estimate {
 /// Returns the smallest budget with at most this slowdown.
 ///
 /// # Errors
-/// The reason why the run does not allow an estimate.
+/// The reason why the run does not allow an estimate, or the size that does not fit.
 pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String> {
+    let estimate = smallest_for(report, slowdown_limit)?;
+    match too_large(report.largest_budget(), estimate.memory_bytes) {
+        Some(why) => Err(format!("it needs {}, but {why}", bytes(estimate.memory_bytes))),
+        None => Ok(estimate),
+    }
+}
+
+/// Returns the largest budget that fits and what makes a larger one possible, if this one does not
+/// fit.
+#[must_use]
+pub fn too_large(largest_bytes: Option<u64>, budget_bytes: u64) -> Option<String> {
+    let largest_mib = largest_bytes.filter(|largest| *largest < budget_bytes)? / MIB;
+    Some(format!(
+        "at most --memory {largest_mib}M fits in the memory that is available here: raise the \
+         container's memory limit, or use a machine with more memory"
+    ))
+}
+
+fn smallest_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String> {
     let code = report.stop_reason.and_then(StopReason::from_code);
     if code.is_some() || report.outcome.status != Some(0) {
         return Err(
@@ -183,6 +202,17 @@ mod tests {
         let estimate = size_for(&whole, 1.0001).unwrap();
         assert_eq!((estimate.memory_bytes, estimate.slowdown), (8 << 20, 1.0));
         assert!(size_for(&whole, 3.0).unwrap().memory_bytes < 8 << 20);
+    }
+
+    #[test]
+    fn size_that_does_not_fit_is_refused_with_remedy() {
+        let needed_bytes = size_for(&run(), 1.2).unwrap().memory_bytes;
+        let small = Report { largest_budget_bytes: Some(needed_bytes - MIB), ..run() };
+        let why = size_for(&small, 1.2).unwrap_err();
+        let largest = format!("at most --memory {}M fits", (needed_bytes - MIB) / MIB);
+        assert!(why.contains(&largest) && why.contains("raise the container's"), "{why}");
+        let enough = Report { largest_budget_bytes: Some(needed_bytes), ..run() };
+        assert_eq!(size_for(&enough, 1.2).unwrap().memory_bytes, needed_bytes);
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub struct Report {
     pub advertised_bytes: Option<u64>,
     /// Budget and swap areas together; `null` while it runs.
     pub usable_bytes: Option<u64>,
+    /// Largest budget that fitted the machine's and the control groups' available memory at the
+    /// start; `null` while it runs.
+    pub largest_budget_bytes: Option<u64>,
     pub budget_peak_bytes: u64,
     /// Memory charged to the budget at the last sample, and its peak.
     pub used_bytes: u64,
@@ -471,6 +474,13 @@ impl Report {
     #[must_use]
     pub fn first_was_idle(&self) -> bool {
         self.pages_out == 0 && self.faults.values().all(|tier| tier.count == 0)
+    }
+
+    /// Returns the largest budget that fits where the program ran, if the report contains it.
+    #[must_use]
+    pub fn largest_budget(&self) -> Option<u64> {
+        let dram_bytes = self.machine.as_ref().map(|machine| machine.dram_bytes);
+        self.largest_budget_bytes.or(dram_bytes)
     }
 
     /// Returns true if descendants waited longer than the first process, so that the figures of the

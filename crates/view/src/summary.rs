@@ -1,6 +1,7 @@
 //! The closing summary of a run: one sentence, at most three lines, and details on request.
 
 use crate::curve::Curve;
+use crate::estimate::too_large;
 use crate::heap_limits;
 use crate::report::{Process, Report, TIERS};
 use crate::sections::{Areas, Bounce, Polling, Pool};
@@ -77,7 +78,7 @@ fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
     if never_started(report) {
         return format!(
             "{ending}; libsoftswap.so was not loaded into it, so it ran without a memory limit: \
-             `softswap doctor` shows what is missing, docs/limits.md lists programs that run \
+             `softswap doctor` shows what is missing, share/doc/softswap/limits.md lists programs that run \
              unmanaged"
         );
     }
@@ -136,7 +137,8 @@ fn waited(report: &Report) -> String {
     }
 }
 
-/// Returns a budget that saves at least half of the waits, if the run's own curve has one.
+/// Returns a budget that saves at least half of the waits, or the largest one that fits, if the
+/// run's own curve has one.
 fn larger_budget(report: &Report) -> Option<String> {
     let is_notable = report.stalled_share() >= NOTABLE_SHARE;
     // The curve describes a fixed budget and a complete run of one process.
@@ -152,18 +154,19 @@ fn larger_budget(report: &Report) -> Option<String> {
     if !is_notable || !is_whole || !is_fixed || !waits_alone {
         return None;
     }
-    let (budget_bytes, spared) = Curve::of(report)?.halving()?;
-    if report.machine.as_ref().is_some_and(|machine| budget_bytes > machine.dram_bytes) {
-        return None;
-    }
+    let largest_bytes = report.largest_budget();
+    let (budget_bytes, spared) = Curve::of(report)?.halving(largest_bytes)?;
     let waits = match 1.0 - spared {
+        0.55.. => &*format!("it would wait about {:.0} % less", spared * 100.0),
         0.4.. => "it would wait about half as long",
         0.28.. => "it would wait about a third as long",
         0.18.. => "it would wait about a fifth as long",
         0.07.. => "it would wait about a tenth as long",
         _ => "it would hardly wait",
     };
-    Some(format!("; with --memory {}M {waits}", budget_bytes.div_ceil(1 << 20)))
+    let option = format!("; with --memory {}M {waits}", budget_bytes.div_ceil(1 << 20));
+    let too_large = too_large(largest_bytes, budget_bytes);
+    Some(option + &too_large.map_or_else(String::new, |why| format!(", but {why}")))
 }
 
 fn budget(report: &Report) -> String {

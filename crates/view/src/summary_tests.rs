@@ -135,6 +135,12 @@ fn larger_budget_is_advised_only_within_curve() {
             && (line.ends_with(" as long") || line.ends_with(" would hardly wait")),
         "{line}"
     );
+    let largest = |largest_mib: u64| {
+        let largest_budget_bytes = Some(largest_mib * MIB);
+        first_line(&Report { largest_budget_bytes, ..known.clone() })
+    };
+    assert!(largest(64).contains(", but at most --memory 64M fits"), "{}", largest(64));
+    assert!(largest(96).contains("; with --memory 96M it would wait"), "{}", largest(96));
     let mut moved = known.clone();
     moved.history.columns.budget_bytes[1] = 32 * MIB;
     for unknown in [

@@ -20,7 +20,7 @@ pub enum Amount {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     const HOW: &str = "give a number with a unit, such as 512M or 2GiB";
     let text = text.trim();
-    if text.starts_with('-') {
+    if text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
         return Err(format!("a size cannot be negative; {HOW}"));
     }
     let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');

@@ -4,6 +4,7 @@ use super::check::Check;
 use super::seccomp_profile::Runtime;
 use crate::control_client::Process;
 use crate::memory_limits;
+use crate::run::auto_memory::fitting_bytes;
 use rustix::process::{Resource, getrlimit};
 use softswap_engine::codec::seal::Sealer;
 use softswap_view::units;
@@ -100,7 +101,10 @@ impl Surroundings {
         // user must provide it.
         let (from, source) = match self.container {
             Some("podman") => ("", ""),
-            _ => (" --from default.json", " (default.json: Docker's profile, docs/containers.md)"),
+            _ => (
+                " --from default.json",
+                " (default.json: Docker's profile, share/doc/softswap/containers.md)",
+            ),
         };
         format!(
             "1. on the host: softswap doctor --profile {}{from} > softswap.json{source}  2. {}",
@@ -238,6 +242,7 @@ fn memory() -> Check {
         detail +=
             &format!("; limit {} in {}", units::bytes(group.limit_bytes), group.dir.display());
     }
+    detail += &format!("; use --memory auto, or at most --memory {}M", fitting_bytes() >> 20);
     Check::ok("memory", detail)
 }
 

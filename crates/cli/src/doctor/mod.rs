@@ -31,6 +31,10 @@ Each check is one of
            `fix` enables the feature
   fatal    not available, and `softswap run` needs it
 
+Examples:
+  softswap doctor
+  softswap doctor --swap /scratch
+
 Exit status: 0 if `softswap run` can work, 1 if not, 2 for wrong usage.
 
 With --profile nothing is tested. The command prints the profile to standard output, and the added
@@ -70,6 +74,12 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     let surroundings = limits::Surroundings::detect();
     let mut checks = kernel::checks(&surroundings);
     checks.extend(limits::checks(&surroundings));
+    if surroundings.is_managed() {
+        // Commands for the machine do not remove what the run sets up.
+        checks.iter_mut().filter_map(|check| check.fix.as_mut()).for_each(|fix| {
+            *fix = "run `softswap doctor` outside of `softswap run`".into();
+        });
+    }
     checks.extend(storage::checks(&args.swap));
     let ok = checks.iter().all(|check| check.status != Status::Fatal);
     let diagnosis = Diagnosis { schema: 1, ok, checks };

@@ -57,6 +57,10 @@ Memory in blocks of 1 MiB and more is listed by the function that called malloc 
 Faults are sampled only during this command: a few hundred to 2,000 a second, at a few microseconds
 each.
 
+Examples:
+  softswap record 4711
+  softswap record --seconds 30 --output waits.svg 4711
+
 Exit status: 0; 1 if the program cannot be reached or had no faults, or if the flame graph cannot be
 written; 2 for wrong usage."
 )]

@@ -34,7 +34,7 @@ const PRESSURE_PERCENT: f64 = 10.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
-    floor_bytes: u64,
+    pub(super) floor_bytes: u64,
     ceiling_bytes: u64,
 }
 
@@ -124,6 +124,11 @@ impl Bounds {
     fn within(self, bytes: u64) -> u64 {
         bytes.clamp(self.floor_bytes, self.ceiling_bytes)
     }
+}
+
+/// Returns the largest budget that fits the memory available now.
+pub(crate) fn fitting_bytes() -> u64 {
+    advised_bytes(memory_limits::available().bytes, 0)
 }
 
 /// Returns the budget to advise for this much memory. `outside_bytes` is the memory that is known

@@ -36,6 +36,11 @@ pub(super) struct OomKilled {
 }
 
 impl OomKills {
+    /// Returns the largest budget that fitted the memory available at the start.
+    pub(super) fn fitting_bytes(&self, outside_bytes: u64) -> u64 {
+        advised_bytes(self.available_bytes, outside_bytes)
+    }
+
     pub(super) fn read() -> OomKills {
         // A kill is counted in the group of the killed process, even if a parent's limit was
         // reached.

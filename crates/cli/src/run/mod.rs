@@ -4,7 +4,7 @@
 mod options;
 mod remote;
 pub(crate) mod sourced;
-mod auto_memory;
+pub(crate) mod auto_memory;
 pub(crate) mod areas;
 mod tables;
 mod advertised;
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let reports = report::open_all(&settled.reports, settled.log.as_deref())?;
     let before = || log::before(args, report::settings(&settled.config));
     let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
-    let mut samples = history::Samples::new(!settled.quiet || !reports.is_empty());
-    if !settled.quiet {
+    let mut samples = history::Samples::new(!settled.config.quiet || !reports.is_empty());
+    if !settled.config.quiet {
         notes
             .iter()
             .chain(&control_client::note())
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         command,
         (stats_fd.as_fd(), stats),
         (&mut space, tree.as_mut(), &mut areas, &mut samples),
-        (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet), log.as_mut()),
+        (config.quiet, progress::Wanted::of(settled.progress, config.quiet), log.as_mut()),
         config.manage_children && sanitizer.is_none(),
     )?;
     let wall = started.elapsed();
@@ -149,10 +149,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     figures.settings = report::settings(&config);
     figures.machine = Some(report::machine());
     let outside_bytes = figures.beside.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
+    figures.largest_budget_bytes = Some(oom_kills.fitting_bytes(outside_bytes) >> 20 << 20);
     if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
         eprintln!("softswap: {why}");
     }
-    if !settled.quiet {
+    if !config.quiet {
         let summary = summary::text(&figures, settled.verbose);
         // An error, such as a closed pipe, must not change the program's exit status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());

@@ -150,8 +150,9 @@ impl Helper {
         order.check().map_err(|refusal| refuse(refusal.to_string()))?;
         let program = own.with_file_name(PROGRAM);
         let mut keeper = Keeper { program, order, shown: shown.clone(), timeout };
-        let (running, told) =
-            keeper.start(queue_fd.as_fd()).map_err(|why| refuse(why.to_string()))?;
+        let (running, told) = keeper.start(queue_fd.as_fd()).map_err(|why| {
+            refuse(format!("{why}; `softswap remote check URL` tests the servers"))
+        })?;
         notes.extend(told.into_iter().map(|note| format!("{}: {note}", remote.shown)));
         keeper.order.is_again = true;
         let last = Arc::new(Mutex::new(Arc::clone(&running.process)));

@@ -3,7 +3,7 @@
 
 use super::advertised;
 use super::areas;
-use super::auto_memory::{Bounds, advised_bytes};
+use super::auto_memory::{Bounds, advised_bytes, fitting_bytes};
 use super::options::{CommandLineOptions, RunArgs};
 use super::sourced::{Sourced, without_password};
 use crate::refusal::{OrRefuse, Refusal};
@@ -30,7 +30,6 @@ pub(super) struct Resolved {
     pub(super) usable_bytes: u64,
     pub(super) reports: Vec<PathBuf>,
     pub(super) log: Option<PathBuf>,
-    pub(super) quiet: bool,
     pub(super) verbose: bool,
     pub(super) progress: bool,
     /// True if the tree is parked when it is paused by SIGTSTP.
@@ -218,6 +217,7 @@ pub(super) fn resolve(
     let log = sources.pick("log")?;
     let verbose = sources.switch("verbose")?.unwrap_or(false);
     let is_overruled = verbose && sources.rank("verbose") < sources.rank("quiet");
+    config.quiet &= !is_overruled;
     Ok(Resolved {
         config,
         common,
@@ -226,7 +226,6 @@ pub(super) fn resolve(
         usable_bytes,
         reports,
         log: args.log.clone().or(log.map(|asked| asked.text.into())),
-        quiet: sources.switch("quiet")?.unwrap_or(false) && !is_overruled,
         verbose,
         progress: sources.switch("progress")?.unwrap_or(false),
         parks_on_stop,
@@ -320,7 +319,7 @@ fn options() -> Vec<clap::Arg> {
 fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
-        .or_usage(format_args!("--config {shown}: the file cannot be read"))?;
+        .or_usage(format_args!("--config {shown}: the file cannot be read, choose another"))?;
     parse_file(&text, options).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
 }
 
@@ -372,6 +371,7 @@ fn resolve_memory(
             return Err(asked.refuse("only --memory, the budget of the whole tree, can be auto"));
         }
         let bounds = bounds.map_err(|why| asked.refuse(why))?;
+        notes.extend(too_large_for_group(&asked.shown, bounds.floor_bytes));
         return Ok((bounds.first(), Some(bounds)));
     }
     let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
@@ -394,7 +394,7 @@ fn resolve_memory(
             Ok(number @ 8..1_000_000) => {
                 format!("a number without a unit is bytes: did you mean {number}M?")
             }
-            _ => format!("give more, such as {option} 256M"),
+            _ => format!("give more, such as {option} {}M", fitting_bytes().min(256 << 20) >> 20),
         };
         return Err(asked.refuse(format!(
             "too little{of}: the engine needs at least {} of DRAM; {remedy}",
@@ -574,7 +574,7 @@ mod tests {
         // An empty variable counts as unset.
         let env = [("SOFTSWAP_MEMORY", ""), ("SOFTSWAP_QUIET", "no")];
         let empty = settled(&[], &env, "").unwrap();
-        assert!(empty.config.memory_bytes >= MIN_MEMORY_BYTES && !empty.quiet);
+        assert!(empty.config.memory_bytes >= MIN_MEMORY_BYTES && !empty.config.quiet);
     }
 
     #[test]
@@ -601,7 +601,7 @@ mod tests {
         assert!(!encrypts(&[], &[("SOFTSWAP_NO_ENCRYPT", "1")], "") && !encrypts(&[], &[], file));
         assert!(encrypts(&[], &[("SOFTSWAP_NO_ENCRYPT", "0")], file));
         let is_quiet =
-            |flags: &[&str], env: &[(&str, &str)]| settled(flags, env, "").unwrap().quiet;
+            |flags: &[&str], env: &[(&str, &str)]| settled(flags, env, "").unwrap().config.quiet;
         let (quiet, verbose) = (("SOFTSWAP_QUIET", "1"), ("SOFTSWAP_VERBOSE", "1"));
         assert!(is_quiet(&[], &[quiet]) && !is_quiet(&["-v"], &[quiet]));
         assert!(is_quiet(&["-q"], &[verbose]) && is_quiet(&[], &[quiet, verbose]));

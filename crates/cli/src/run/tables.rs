@@ -1,8 +1,10 @@
 //! Notes about a program that needs more memory than its budget can hold; each is printed once.
 //! softswap's page tables remain in DRAM, so the budget limits the size of the program's memory.
 
+use super::auto_memory::fitting_bytes;
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_shared::ledger::Sizes;
+use softswap_view::estimate::too_large;
 use softswap_view::units::bytes;
 
 /// Divisor: the note about tables is printed once the tables take a quarter of the budget.
@@ -19,13 +21,16 @@ const MIB: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Tables {
     stats: Stats,
+    /// Largest budget that fitted the available memory at the start.
+    largest_bytes: u64,
     has_noted_block: bool,
     has_noted_tables: bool,
 }
 
 impl Tables {
     pub(super) fn new(stats: Stats) -> Tables {
-        Tables { stats, has_noted_block: false, has_noted_tables: false }
+        let largest_bytes = fitting_bytes();
+        Tables { stats, largest_bytes, has_noted_block: false, has_noted_tables: false }
     }
 
     /// Returns the note that is due, if any. `budget_bytes` is the tree's budget, if the program
@@ -48,15 +53,22 @@ impl Tables {
         if !self.has_noted_block && block_bytes > most_bytes {
             self.has_noted_block = true;
             let budget_mib = |budgets| block_bytes.div_ceil(budgets * MIB);
+            let mib = [MAX_BUDGETS, MAX_BUDGETS_INCOMPRESSIBLE].map(budget_mib);
+            let too_large = mib.map(|mib| too_large(Some(self.largest_bytes), mib * MIB));
+            let remedy = match too_large {
+                [Some(why), _] => format!("it needs --memory {}M, but {why}", mib[0]),
+                [None, Some(_)] => format!("use --memory {}M", mib[0]),
+                [None, None] => format!(
+                    "use --memory {}M, or --memory {}M if its pages do not compress",
+                    mib[0], mib[1]
+                ),
+            };
             return Some(format!(
                 "the program allocated {} in one call, but a budget of {} holds at most {}: \
-                 softswap stops the program when it touches more than that; use --memory {}M, or \
-                 --memory {}M if its pages do not compress",
+                 softswap stops the program when it touches more than that; {remedy}",
                 bytes(block_bytes),
                 bytes(budget_bytes),
                 bytes(most_bytes),
-                budget_mib(MAX_BUDGETS),
-                budget_mib(MAX_BUDGETS_INCOMPRESSIBLE),
             ));
         }
         if !self.has_noted_tables && tables_bytes >= budget_bytes / NOTABLE_PART {
@@ -111,5 +123,8 @@ mod tests {
         assert!(note.contains("4.0 GiB in one call"), "{note}");
         assert!(note.contains("--memory 21M") && note.contains("--memory 41M"), "{note}");
         assert_eq!(poll(&mut tables, &[other]), None);
+        let mut tables = Tables { largest_bytes: BUDGET, ..Tables::new(stats) };
+        let note = poll(&mut tables, &[other]).unwrap();
+        assert!(note.contains("it needs --memory 21M, but at most --memory 16M fits"), "{note}");
     }
 }

@@ -1,7 +1,9 @@
 //! Reports once a running program that thrashes: most of its time is waits for pages.
 
+use super::auto_memory::fitting_bytes;
 use super::progress::done;
 use softswap_engine::base::stats::{Counter, Stats, Tier};
+use softswap_view::estimate::too_large;
 use softswap_view::rates::{Changes, Done};
 use softswap_view::stall;
 use softswap_view::units::bytes;
@@ -29,6 +31,8 @@ pub(super) struct Thrashing {
     pid: u32,
     stats: Stats,
     started: Instant,
+    /// Largest budget that fitted the available memory at the start.
+    largest_bytes: u64,
     /// One sample of each step of the last window; `None` once thrashing is reported.
     samples: Option<VecDeque<(Duration, Done)>>,
 }
@@ -36,7 +40,9 @@ pub(super) struct Thrashing {
 impl Thrashing {
     /// Watches a process that has just been started. Reports nothing unless `is_enabled`.
     pub(super) fn new(pid: u32, stats: Stats, is_enabled: bool) -> Thrashing {
-        Thrashing { pid, stats, started: Instant::now(), samples: is_enabled.then(VecDeque::new) }
+        let samples = is_enabled.then(VecDeque::new);
+        let largest_bytes = fitting_bytes();
+        Thrashing { pid, stats, started: Instant::now(), largest_bytes, samples }
     }
 
     /// Returns the message if it is due. `budget_bytes` is the tree's budget, if the program shares
@@ -55,7 +61,7 @@ impl Thrashing {
         self.samples = None;
         let memory_bytes = self.stats.get(Counter::MappedPeakBytes);
         let budget_bytes = budget_bytes.unwrap_or_else(|| self.stats.get(Counter::BudgetBytes));
-        Some(advice(&seen, budget_bytes, memory_bytes))
+        Some(advice(&seen, budget_bytes, memory_bytes, self.largest_bytes))
     }
 }
 
@@ -74,10 +80,13 @@ fn changes_over_window(
     Some(now.since(first, at - *then))
 }
 
-fn advice(seen: &Changes, budget_bytes: u64, memory_bytes: u64) -> String {
+fn advice(seen: &Changes, budget_bytes: u64, memory_bytes: u64, largest_bytes: u64) -> String {
     let percent = waited_percent(seen);
     let seconds = seen.wall.as_secs();
     let [disk, pool] = [Tier::Disk, Tier::Pool].map(|tier| seen.waited(tier).as_secs_f64());
+    // Less than a quarter more would not help.
+    let too_large = too_large(Some(largest_bytes), budget_bytes + budget_bytes / 4);
+    let too_large = too_large.map_or_else(String::new, |why| format!(", but {why}"));
     let (what, other_remedy) = if disk >= MOSTLY * (disk + pool) {
         ("from the disk", ", or a faster disk by --swap")
     } else {
@@ -86,7 +95,7 @@ fn advice(seen: &Changes, budget_bytes: u64, memory_bytes: u64) -> String {
     format!(
         "in the last {seconds} s the program waited for pages {percent:.0}% of the time, mostly \
          for pages {what}: its working set does not fit in {} (its memory is {} in all); a larger \
-         --memory would help{other_remedy}",
+         --memory would help{other_remedy}{too_large}",
         bytes(budget_bytes),
         bytes(memory_bytes),
     )
@@ -125,14 +134,18 @@ mod tests {
         let seen = |waited: &[(Tier, u64)], cpu_s| {
             done(waited, cpu_s).since(&Done::default(), Duration::from_secs(20))
         };
-        let text = advice(&seen(&[(Tier::Disk, 19)], 1), 64 << 20, 1 << 30);
+        let text = advice(&seen(&[(Tier::Disk, 19)], 1), 64 << 20, 1 << 30, 80 << 20);
         assert!(text.contains("95% of the time, mostly for pages from the disk"), "{text}");
         assert!(text.contains("64.0 MiB (its memory is 1.0 GiB in all)"), "{text}");
-        assert!(text.contains("--memory") && text.contains("--swap"), "{text}");
-        let text = advice(&seen(&[(Tier::Pool, 18)], 20), 64 << 20, 1 << 30);
+        assert!(
+            text.ends_with("a larger --memory would help, or a faster disk by --swap"),
+            "{text}"
+        );
+        let text = advice(&seen(&[(Tier::Pool, 18)], 20), 64 << 20, 1 << 30, 72 << 20);
         assert!(
             text.contains("mostly for pages compressed in memory") && !text.contains("--swap"),
             "{text}"
         );
+        assert!(text.contains("would help, but at most --memory 72M fits"), "{text}");
     }
 }

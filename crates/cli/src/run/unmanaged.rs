@@ -156,7 +156,7 @@ pub(super) fn note(process: &UnmanagedProcess) -> String {
     let UnmanagedProcess { pid, name, .. } = process;
     format!(
         "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the report lists all \
-         such processes, docs/limits.md lists programs that cannot be managed"
+         such processes, share/doc/softswap/limits.md lists programs that cannot be managed"
     )
 }
 

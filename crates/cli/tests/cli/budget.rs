@@ -74,3 +74,25 @@ fn oom_kill_is_reported_with_limit_and_remedy() {
     let kill = "the kernel killed a process: control group";
     assert_contains_all(stderr, &[kill, "112.0 MiB", "is larger than that", "--memory auto", note]);
 }
+
+#[test]
+fn proposed_budgets_fit_the_control_group() {
+    let Some(group) = group() else { return };
+    let softswap = crate::common::bin_dir().join("softswap");
+    let diagnosis = finish(group.command(&softswap).arg("doctor"));
+    assert_contains_all(&diagnosis.stdout_text(), &["use --memory auto, or at most --memory 7"]);
+    let small = finish(group.command(&softswap).args(["run", "--memory", "1K", "true"]));
+    assert_contains_all(&small.stderr, &["give more, such as --memory 7"]);
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    // The program fits this budget, but the budget does not fit the group.
+    let mut run = group.command(&softswap);
+    run.args(["run", "-q", "--memory", "100M", "--reserve", "0", "--swap"]).arg(dir.path());
+    run.arg("--report").arg(&report).arg(python()).args(["-c", "b'1' * (75 << 20)"]);
+    finish(&mut run).expect_success("100M");
+    let mut advise = std::process::Command::new(softswap);
+    let advised = finish(advise.args(["advise", "--slowdown", "1000"]).arg(report));
+    assert_eq!(advised.status.code(), Some(1), "{}", advised.stdout_text());
+    let parts = ["it needs", "but at most --memory", "raise the container's memory limit"];
+    assert_contains_all(&advised.stderr, &parts);
+}

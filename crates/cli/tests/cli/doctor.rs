@@ -53,6 +53,9 @@ fn doctor_detects_softswap() {
     let container = check(&diagnosis, "container");
     assert_eq!(container["status"], "note", "{container}");
     assert!(container["detail"].as_str().unwrap().contains("runs under `softswap run`"));
+    let io_uring = check(&diagnosis, "io_uring");
+    let fix = io_uring["fix"].as_str().unwrap_or_else(|| panic!("{io_uring}"));
+    assert!(fix.contains("outside of `softswap run`"), "{io_uring}");
     let table = String::from_utf8(inside().arg("doctor").output().unwrap().stdout).unwrap();
     for line in [table.lines().next(), table.lines().next_back()] {
         assert!(line.is_some_and(|line| line.contains("run `softswap doctor` outside")), "{table}");

@@ -19,6 +19,7 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
         ("--memory 1M", &["too little", "8.0 MiB"]),
         ("--memory banana", &["not a size", "512M", "50%"]),
         ("--memory -5G", &["negative", "512M"]),
+        ("--memory --", &["not a size", "512M"]),
         ("--memory 5X", &["not a size"]),
         ("--memory 0%", &["at most 100%"]),
         ("--memory 150%", &["available memory", "at most 100%", "such as 50%", "512M"]),
@@ -41,7 +42,7 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
             "--report /no/such/dir/r.json",
             &["cannot be written", "`mkdir -p /no/such/dir`, or choose another"],
         ),
-        ("--config /no/such/file", &["cannot be read"]),
+        ("--config /no/such/file", &["cannot be read, choose another"]),
         ("--no-such-option", &["--help"]),
     ];
     let swap = tempfile::tempdir().unwrap();
@@ -90,6 +91,9 @@ fn common_mistakes_get_a_hint() {
         (&["run", "-q", "-v", "true"], 2, &["--quiet", "--verbose", "cannot be used with"]),
         (&["ctl", "park", "1"], 2, &["the PID comes first: `softswap ctl 1 park`"]),
         (&["ctl", "1", "set", "memory=1G"], 2, &["`softswap ctl 1 set memory 1G`"]),
+        (&["ctl", "1", "memory", "1G"], 2, &["did you mean `softswap ctl 1 set memory 1G`?"]),
+        (&["ctl", "set", "memory", "auto", "1"], 2, &["first: `softswap ctl 1 set memory auto`"]),
+        (&["ctl", "memory", "1G"], 2, &["first: `softswap ctl PID set memory 1G`"]),
         (&["stat", "banana"], 2, &["a PID is a number; `pgrep -a NAME` finds it"]),
         (&["run", "--", "sh -c true"], 127, &["leave out the quotes", "sh -c 'sh -c true'"]),
     ];

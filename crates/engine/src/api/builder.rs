@@ -246,7 +246,8 @@ fn assemble(
         "" => None,
         path => Some(Recorder::create(Path::new(path)).map_err(StartError::Recording)?),
     };
-    Ok(Core { memory, stores, policies, background: Background::default(), recorder, stats })
+    let (background, is_quiet) = (Background::default(), config.quiet);
+    Ok(Core { memory, stores, policies, background, recorder, stats, is_quiet })
 }
 
 fn publish_properties(core: &Core) {

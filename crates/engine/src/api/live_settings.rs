@@ -67,7 +67,7 @@ pub const LIVE_SETTINGS: [LiveSetting; 6] = [
     LiveSetting {
         key: "memory",
         values: "a size such as 64M",
-        meaning: "the DRAM budget of this process",
+        meaning: "the DRAM budget of this process, with --memory-per-process",
         get: Engine::memory_limit,
         set: |engine, text| {
             let bytes = size_of_text(text)

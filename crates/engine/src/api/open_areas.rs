@@ -72,7 +72,8 @@ pub fn open<'s>(
                 let device = Box::new(RemoteDevice::inherited(number)?);
                 Backing { discard, ..Backing::growing(device, spec.limit_bytes, 0) }
             }
-            Some(Inherited::Mirror(_)) | None if spec.path.is_dir() => {
+            // A missing path is reported as a directory.
+            Some(Inherited::Mirror(_)) | None if spec.path.is_dir() || !spec.path.exists() => {
                 let file = SwapFile::open(&spec.path)?;
                 let mirror = spec.inherited.and_then(Inherited::mirror);
                 let device = MirrorDevice::over(FileDevice::new(file, avoid_io_uring), mirror);

@@ -271,6 +271,8 @@ settings! {
     POLL poll: Mode = Mode::Auto;
     /// Disabled mechanisms; for developers.
     WITHOUT without: Without = Without::default();
+    /// Print no notes.
+    QUIET quiet: bool = false;
     /// Start an engine even if memory suffices; for developers.
     AWAKE awake: bool = false;
     /// Turns of the processes if the tree thrashes; can be changed later.
@@ -388,6 +390,7 @@ mod tests {
             manage_children: false,
             encrypt: false,
             avoid_move: true,
+            quiet: true,
             faults: Faults::Protection,
             codec: Choice::Fixed(Some(Compressor::Zstd { level: -3 })),
             poll: Mode::Hybrid,

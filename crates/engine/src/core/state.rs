@@ -23,6 +23,8 @@ pub(crate) struct Core {
     pub(crate) background: Background,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) stats: Stats,
+    /// True if the engine prints no notes.
+    pub(crate) is_quiet: bool,
 }
 
 impl Core {

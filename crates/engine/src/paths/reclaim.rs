@@ -386,7 +386,7 @@ fn maintain(core: &Core, contexts: &Contexts) {
     let _ = core.stores.standby.maintain();
     drop(context);
     // The context is released first, because standard error may block.
-    if let Some(message) = core.stores.bounce.full_message(now_ns()) {
+    if let Some(message) = core.stores.bounce.full_message(now_ns()).filter(|_| !core.is_quiet) {
         write_stderr(message.as_bytes());
     }
 }

@@ -84,7 +84,7 @@ def sizes(figures):
 
 def softswap(line):
     """`%softswap stats` shows the memory of this process, `%softswap set` changes a setting."""
-    words = line.split()
+    words = line.replace("=", " ").split()
     if words == ["stats"]:
         answer, succeeded = run("stat", "--json", str(os.getpid()))
         if succeeded:

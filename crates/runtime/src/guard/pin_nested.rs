@@ -184,7 +184,7 @@ fn report(number: i64, arguments: Arguments) {
     let line = format!(
         "softswap: {name} failed with EFAULT: softswap could not fault in all memory that its \
          argument may point to; put these buffers in a shared mapping (MAP_SHARED), which is not \
-         managed (docs/limits.md)\n"
+         managed (share/doc/softswap/limits.md)\n"
     );
     raw::write_stderr(line.as_bytes());
 }

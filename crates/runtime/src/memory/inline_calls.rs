@@ -67,7 +67,8 @@ fn trap(callers: &[usize]) {
             raw::write_stderr(
                 b"softswap: a library makes system calls by its own instructions, and no seccomp \
                   filter can be installed to trap them; memory that it maps is not managed and does \
-                  not count in the budget, and some calls may fail with EFAULT (docs/limits.md)\n",
+                  not count in the budget, and some calls may fail with EFAULT \
+                  (share/doc/softswap/limits.md)\n",
             );
         }
         return;

@@ -197,7 +197,7 @@ fn refuse_access(what: &str, error: i32) -> isize {
     refuse(error, || {
         format!(
             "{what} is refused: it lets the kernel access the program's memory at any time, so \
-             softswap could not evict it (docs/limits.md)"
+             softswap could not evict it (share/doc/softswap/limits.md)"
         )
     })
 }

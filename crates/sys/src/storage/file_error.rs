@@ -24,7 +24,10 @@ pub fn plain(error: &io::Error) -> String {
 /// Reasons why no swap file could be opened, with a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    #[error("swap directory {path} does not exist: create it, or choose another directory")]
+    #[error(
+        "swap directory {path} does not exist: create it with `mkdir -p {path}`, or choose another \
+         directory"
+    )]
     NoSuchDirectory { path: PathBuf },
     #[error("swap path {path} is not a directory: choose a directory")]
     NotADirectory { path: PathBuf },

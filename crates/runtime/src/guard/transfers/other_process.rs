@@ -230,7 +230,8 @@ impl Source {
         }
         raw::write_stderr_fmt(format_args!(
             "softswap: {} fails or ends early: softswap cannot fault in memory of process {}, \
-             which does not answer; a forked child answers only after exec (docs/limits.md)\n",
+             which does not answer; a forked child answers only after exec \
+             (share/doc/softswap/limits.md)\n",
             self.call, self.pid
         ));
     }
