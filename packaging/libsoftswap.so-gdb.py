@@ -1,9 +1,25 @@
 """Lets gdb debug a program under softswap. gdb loads this file with libsoftswap.so if its
 auto-load safe path allows that (`add-auto-load-safe-path`); otherwise load it by `source`."""
+import signal
+
 import gdb
 
 # The engine uses these signals itself, so gdb must not stop at them.
 gdb.execute("handle SIGBUS SIGSYS nostop noprint pass", to_string=True)
+
+
+def catches_segv(pid):
+    """Returns true if a process handles SIGSEGV, as the engine does with page protection."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            mask = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
+    except OSError:
+        return False
+    return int(mask, 16) >> (signal.SIGSEGV - 1) & 1 == 1
+
+
+if catches_segv(gdb.selected_inferior().pid):
+    gdb.execute("handle SIGSEGV nostop noprint pass", to_string=True)
 
 LIBRARY = "libsoftswap.so"
 FRAMES = 20

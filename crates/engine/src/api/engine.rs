@@ -21,6 +21,7 @@ use crate::store::bounce::Pools;
 use crate::store::io::poll::mode::Knobs;
 use crate::store::pool::Handle;
 use crate::store::swap::Backing;
+use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::{Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
@@ -227,6 +228,16 @@ impl Engine {
     /// not because the program has forbidden the access. `access` is one bit of a protection.
     pub fn is_absent(&self, address: usize, access: Protection) -> bool {
         self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
+    }
+
+    /// Evicts pages after the kernel has refused the program a mapping, if page protection uses up
+    /// the limit. Returns true if mappings were freed.
+    pub fn free_mappings(&self) -> bool {
+        let window = &self.core.memory.window;
+        let before = window.mappings();
+        window.note_refused_mapping();
+        reclaim::keep_mappings(&self.core, &mut self.contexts.claim(current_cpu()));
+        window.mappings() < before
     }
 
     /// Returns how many bytes from `address` on, up to `len`, may be accessed as `wanted`.

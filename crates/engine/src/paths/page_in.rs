@@ -141,9 +141,12 @@ fn claim_for_fault(
             Place::Unmanaged => return Err(FaultError::Unmanaged),
             Place::Resident { copy, .. } => {
                 let is_protected = copy.is_some() && access == Access::Write;
-                let absent = !is_protected && matches!(memory.window.is_present(page), Ok(false));
-                if absent && memory.pages.load(page).is_resident() {
-                    return check_lost(memory, page).map(|()| None);
+                if !is_protected {
+                    let is_absent = matches!(memory.window.is_present(page), Ok(false));
+                    if is_absent && memory.pages.load(page).is_resident() {
+                        return check_lost(memory, page).map(|()| None);
+                    }
+                    memory.window.renew(page).map_err(FaultError::Install)?;
                 }
                 if access == Access::Read {
                     return Ok(None);

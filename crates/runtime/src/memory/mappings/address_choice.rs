@@ -4,6 +4,7 @@
 //! in the window is treated the same way, one outside of it only in the cases of [`hint_retries`].
 //! Memory that is accessible from the start is always managed, except for small pieces near code.
 
+use super::mapping_limit::issue_with_room;
 use super::populate::populate;
 use super::zero_device;
 use crate::base::errno::{kernel_error, refused};
@@ -42,7 +43,7 @@ pub(super) fn map(arguments: Arguments) -> isize {
         return match engine.contains(address) {
             true => map_within(engine, arguments),
             false if reaches_window(engine, address, len) => refused(libc::ENOMEM),
-            false => issue(libc::SYS_mmap, arguments),
+            false => issue_with_room(libc::SYS_mmap, arguments),
         };
     }
     // The kernel reports the error of a bad offset.
@@ -68,7 +69,7 @@ pub(super) fn map(arguments: Arguments) -> isize {
         }
         arguments[3] = flags as usize;
     }
-    issue(libc::SYS_mmap, arguments)
+    issue_with_room(libc::SYS_mmap, arguments)
 }
 
 /// Handles a requested address outside the window: refuses a reservation with EEXIST, or maps a

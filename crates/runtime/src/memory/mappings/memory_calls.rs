@@ -1,5 +1,6 @@
 //! Dispatch of memory calls to the engine or the kernel.
 
+use super::mapping_limit::issue_with_room;
 use super::sealing::{self, SYS_MSEAL};
 use super::{address_choice, mremap, ranges};
 use crate::base::errno::{c_result, refused, result_of};
@@ -101,7 +102,7 @@ fn dispatch(number: i64, arguments: Arguments) -> isize {
         Some(engine) if number == libc::SYS_mremap && engine.contains(arguments[4]) => {
             mremap::remap(engine, arguments)
         }
-        _ => issue(number, arguments),
+        _ => issue_with_room(number, arguments),
     }
 }
 

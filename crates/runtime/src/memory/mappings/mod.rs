@@ -19,6 +19,7 @@
 //! - **Protection keys and `mlockall` are refused**, as on a processor without keys and as with a
 //!   low RLIMIT_MEMLOCK.
 
+mod mapping_limit;
 mod populate;
 mod zero_device;
 mod address_choice;

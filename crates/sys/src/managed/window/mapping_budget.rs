@@ -117,9 +117,9 @@ mod tests {
                 MappingPressure::Full
             ]
         );
-        // The kernel counts many more mappings than the window has.
+        assert_eq!(budget.others_count.load(Ordering::Relaxed), 0);
         budget.note_refusal();
         budget.mapping_pressure(1);
-        assert_eq!(budget.others_count.load(Ordering::Relaxed), budget.maps.count().unwrap() - 1);
+        assert!(budget.others_count.load(Ordering::Relaxed) > 9);
     }
 }

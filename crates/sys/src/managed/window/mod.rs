@@ -21,6 +21,7 @@ use crate::memory::{self, PAGE_SIZE, Page, RESERVE, map, unmap};
 use crate::uffd::{self, Partial, Uffd};
 use crate::{futex, program_filter, raw};
 use page_access::PageAccess;
+use page_states::DISCARD_PAGES;
 use reservation::{frame_states, place_gate_for_window, reserve_range};
 use std::io;
 use std::ops::Range;
@@ -33,9 +34,6 @@ pub use reservation::{
     Part, Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, max_len_at, place_gate,
     within,
 };
-
-/// Maximum number of runs of pages that one call drops.
-const DISCARD_RUNS: usize = 64;
 
 const EMPTY: u8 = 0;
 const FULL: u8 = 1;
@@ -259,13 +257,19 @@ impl Window {
     pub fn touch(&self, page: u64, access: Protection) -> Touch {
         let Some(pages) = self.page_access() else { return Touch::Forbidden };
         let page = page as usize;
-        if !pages.is_allowed(page, access) {
-            return Touch::Forbidden;
-        }
-        if pages.is_present(page) {
-            pages.renew(page);
-        }
-        Touch::Absent
+        if pages.is_allowed(page, access) { Touch::Absent } else { Touch::Forbidden }
+    }
+
+    /// Makes a present page accessible if the kernel has refused that before. Fails if the process
+    /// has too many mappings.
+    pub fn renew(&self, page: u64) -> io::Result<()> {
+        self.page_access().map_or(Ok(()), |access| access.renew(page as usize))
+    }
+
+    /// Records that the kernel has refused the program a mapping: [`Window::mapping_pressure`]
+    /// counts the mappings again.
+    pub fn note_refused_mapping(&self) {
+        self.page_access().into_iter().for_each(PageAccess::note_refused_mapping);
     }
 
     fn address(&self, page: u64, count: usize) -> usize {
@@ -307,11 +311,13 @@ impl Window {
         }
     }
 
+    /// Drops the content of at most [`DISCARD_PAGES`] adjacent pages. On an error they are
+    /// unchanged.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
-        if let Some(access) = self.page_access() {
-            access.close(&numbers(page, count))?;
+        match self.page_access() {
+            Some(access) => access.discard(numbers(page, count)),
+            None => self.discard_unmanaged(page, count),
         }
-        self.discard_unmanaged(page, count)
     }
 
     pub fn discard_unmanaged(&self, page: u64, count: usize) -> io::Result<()> {
@@ -323,14 +329,12 @@ impl Window {
     /// Returns the number of pages dropped, counted from the first.
     pub fn discard_each(&self, pages: &[u64]) -> usize {
         let mut dropped_count = 0;
-        for pages in pages.chunks(DISCARD_RUNS) {
+        for pages in pages.chunks(DISCARD_PAGES) {
             let (runs, count) = self.runs(pages);
-            if let Some(access) = self.page_access()
-                && !runs[..count].iter().all(|run| access.close(&self.numbers_of(run)).is_ok())
-            {
-                break;
-            }
-            let dropped = self.drop_runs(&runs[..count]);
+            let dropped = match self.page_access() {
+                Some(access) => self.close_and_drop(access, pages, &runs[..count]),
+                None => self.drop_runs(&runs[..count]),
+            };
             dropped_count += dropped;
             if dropped < pages.len() {
                 break;
@@ -339,8 +343,20 @@ impl Window {
         dropped_count
     }
 
+    /// Implements [`Window::discard_each`] with page protection. Pages that are not dropped stay
+    /// accessible.
+    fn close_and_drop(&self, access: &PageAccess, pages: &[u64], runs: &[libc::iovec]) -> usize {
+        let before = access.states_of(pages.iter().map(|page| *page as usize));
+        let closes = |run: &&libc::iovec| access.close(self.numbers_of(run)).is_ok();
+        let closed = runs.iter().take_while(closes).count();
+        let dropped = self.drop_runs(&runs[..closed]);
+        let left = pages.iter().zip(before).skip(dropped).filter(|(_, before)| before.is_present);
+        left.for_each(|(page, before)| access.open_again(numbers(*page, 1), before.is_caught));
+        dropped
+    }
+
     /// Copies writable pages to `copies` and drops them by one call. Only for page protection:
-    /// otherwise returns 0. The caller has claimed the pages, at most [`DISCARD_RUNS`] in ascending
+    /// otherwise returns 0. The caller has claimed the pages, at most [`DISCARD_PAGES`] in ascending
     /// order. Returns the number of pages taken, counted from the first.
     pub fn take_each(&self, pages: &[u64], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
         let Some(access) = self.page_access() else { return 0 };
@@ -357,7 +373,7 @@ impl Window {
         }
         let taken = self.drop_runs(&runs[..copied_runs]);
         for page in &pages[taken..copied] {
-            access.open_up(numbers(*page, 1), false);
+            access.open_again(numbers(*page, 1), false);
         }
         taken
     }
@@ -371,9 +387,9 @@ impl Window {
     }
 
     /// Returns the runs of adjacent pages in a list, and their number.
-    pub(crate) fn runs(&self, pages: &[u64]) -> ([libc::iovec; DISCARD_RUNS], usize) {
+    pub(crate) fn runs(&self, pages: &[u64]) -> ([libc::iovec; DISCARD_PAGES], usize) {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let (mut runs, mut count) = ([none; DISCARD_RUNS], 0);
+        let (mut runs, mut count) = ([none; DISCARD_PAGES], 0);
         for (at, page) in pages.iter().enumerate() {
             if at > 0 && pages[at - 1] + 1 == *page {
                 runs[count - 1].iov_len += PAGE_SIZE;

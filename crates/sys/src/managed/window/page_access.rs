@@ -6,7 +6,7 @@
 
 use super::mapping_budget::{MappingBudget, MappingPressure};
 use super::page_moves;
-use super::page_states::{PageState, PageStates};
+use super::page_states::{DISCARD_PAGES, PageState, PageStates};
 use super::reservation::Protection;
 use crate::futex::Lock;
 use crate::memory::{PAGE_SIZE, advise, protect};
@@ -91,7 +91,7 @@ impl PageAccess {
                 if let Some((first, last)) = changed
                     && let Err(error) = self.mprotect(&(first..last + 1), protection)
                 {
-                    self.undo(&(first..last + 1));
+                    self.undo(&(first..last + 1), protection);
                     self.budget.note_refusal();
                     return Partial { pages: run.start - pages.start, error: Some(error) };
                 }
@@ -101,10 +101,11 @@ impl PageAccess {
         })
     }
 
-    /// Restores the protections of pages after a call that failed half-way.
-    fn undo(&self, pages: &Range<usize>) {
+    /// Restores the protections of pages after a call that failed half-way. A page that stays
+    /// inaccessible is accessible after [`PageAccess::renew`].
+    fn undo(&self, pages: &Range<usize>, attempted: Protection) {
         for (run, protection) in runs(pages.clone(), |page| self.states.get(page).in_force()) {
-            if self.mprotect(&run, protection).is_err() {
+            if self.mprotect(&run, protection).is_err() && attempted != libc::PROT_NONE {
                 page_moves::stop("a page cannot be protected");
             }
         }
@@ -202,7 +203,7 @@ impl PageAccess {
             if read.is_ok() && page_moves::replace(self.at(page), to).is_err() {
                 page_moves::stop("a page cannot be restored");
             }
-            self.undo(&(page..page + 1));
+            self.undo(&(page..page + 1), libc::PROT_NONE);
             read
         })
     }
@@ -245,16 +246,53 @@ impl PageAccess {
         let closed = self.change(page..page + to.len() / PAGE_SIZE, PageState::absent);
         let copied = closed.error.map_or(Ok(()), Err).and_then(|()| copy(to));
         if copied.is_err() {
-            self.open_up(page..page + closed.pages, before.is_caught);
+            self.open_again(page..page + closed.pages, before.is_caught);
         }
         copied
     }
 
-    /// Makes pages inaccessible whose content is dropped next.
-    pub(super) fn close(&self, pages: &Range<usize>) -> io::Result<()> {
-        self.states
-            .used(pages)
-            .try_for_each(|part| self.change(part, PageState::absent).error.map_or(Ok(()), Err))
+    /// Makes present pages inaccessible whose content is dropped next.
+    pub(super) fn close(&self, pages: Range<usize>) -> io::Result<()> {
+        self.change(pages, PageState::absent).error.map_or(Ok(()), Err)
+    }
+
+    /// Makes pages accessible again whose content was not dropped. If the kernel refuses that, the
+    /// next touch does it.
+    pub(super) fn open_again(&self, pages: Range<usize>, is_caught: bool) {
+        self.locked(|| {
+            self.record(&pages, |state| PageState { is_present: true, is_caught, ..state });
+            for (run, protection) in runs(pages.clone(), |page| self.states.get(page).in_force()) {
+                if self.mprotect(&run, protection).is_err() {
+                    self.budget.note_refusal();
+                }
+            }
+        });
+    }
+
+    /// Returns the states of at most [`DISCARD_PAGES`] pages.
+    pub(super) fn states_of(
+        &self,
+        pages: impl Iterator<Item = usize>,
+    ) -> [PageState; DISCARD_PAGES] {
+        let mut states = [PageState::UNTOUCHED; DISCARD_PAGES];
+        states.iter_mut().zip(pages).for_each(|(state, page)| *state = self.states.get(page));
+        states
+    }
+
+    /// Drops the content of at most [`DISCARD_PAGES`] pages. On an error they are unchanged.
+    pub(super) fn discard(&self, pages: Range<usize>) -> io::Result<()> {
+        assert!(pages.len() <= DISCARD_PAGES, "too many pages to discard at once");
+        let before = self.states_of(pages.clone());
+        let dropped = self.close(pages.clone()).and_then(|()| self.drop_content(&pages));
+        if dropped.is_err() {
+            let present = pages.zip(before).filter(|(_, before)| before.is_present);
+            present.for_each(|(page, before)| self.open_again(page..page + 1, before.is_caught));
+        }
+        dropped
+    }
+
+    pub(super) fn note_refused_mapping(&self) {
+        self.budget.note_refusal();
     }
 
     fn drop_content(&self, pages: &Range<usize>) -> io::Result<()> {
@@ -287,10 +325,9 @@ impl PageAccess {
     }
 
     /// Applies the recorded state of a page to the kernel again, after an access failed.
-    pub(super) fn renew(&self, page: usize) {
-        // Errors are ignored: the call fails only if it needs another mapping. In this case the
-        // caller treats the page as absent.
-        let _ = self.locked(|| self.mprotect(&(page..page + 1), self.states.get(page).in_force()));
+    pub(super) fn renew(&self, page: usize) -> io::Result<()> {
+        let renew = || self.mprotect(&(page..page + 1), self.states.get(page).in_force());
+        self.locked(renew).inspect_err(|_| self.budget.note_refusal())
     }
 
     /// Records the protection of memory that the program had before.

@@ -11,6 +11,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+/// Maximum number of pages that one call drops.
+pub(super) const DISCARD_PAGES: usize = 64;
 const CHUNK_PAGES: usize = 512;
 
 /// Page bits: the protection that the program requested, XOR [`READ_WRITE`].
@@ -32,6 +34,9 @@ pub(super) struct PageState {
 }
 
 impl PageState {
+    pub(super) const UNTOUCHED: PageState =
+        PageState { wanted: READ_WRITE, is_present: false, is_caught: false };
+
     /// Returns the protection that the kernel must have.
     pub(super) fn in_force(self) -> Protection {
         match self {

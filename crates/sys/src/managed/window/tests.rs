@@ -2,7 +2,8 @@
 
 use crate::PAGE_SIZE;
 use crate::faults::{self, Faults};
-use crate::memory::reserve_pages;
+use crate::memory::{self, reserve_pages};
+use crate::probe::{Ended, in_child};
 use crate::raw;
 use crate::window::{READ_WRITE, Touch, Window, Writes};
 use std::os::fd::AsRawFd;
@@ -196,7 +197,8 @@ fn discard_named_pages() {
             let is_present = window.is_present(100 + page).unwrap();
             assert_eq!(is_present, !discarded.contains(&page), "page {page}");
         }
-        window.discard(100, 600).unwrap();
+        let all: Vec<u64> = (100..700).collect();
+        assert_eq!(window.discard_each(&all), 600);
     }
 }
 
@@ -317,6 +319,47 @@ fn mappings_are_counted_and_merge_if_neighbours_are_equal() {
     assert_eq!((window.mappings(), mappings_in(&window)), (3, 3));
     assert_eq!(window.take_out(1010, 64, 0).pages, 64);
     assert_eq!((window.mappings(), mappings_in(&window)), (5, 5));
-    window.discard(900, 300).unwrap();
+    let pages: Vec<u64> = (1000..1100).collect();
+    assert_eq!(window.discard_each(&pages), 100);
     assert_eq!((window.mappings(), mappings_in(&window)), (1, 1));
+}
+
+/// At the kernel's limit on mappings no page can be made inaccessible. Runs in a child, which uses
+/// up the limit.
+#[test]
+fn pages_that_cannot_be_discarded_stay() {
+    let ended = in_child(|| {
+        let window = faults::taken(Faults::Protection, || Window::reserve(1, false)).unwrap();
+        for page in 0..20 {
+            assert_eq!(window.install(page, &[page as u8; PAGE_SIZE], Writes::Allowed).pages, 1);
+        }
+        let (mut fillers, mut count) = ([0; 100], 0);
+        let make = || {
+            let len = 2 * PAGE_SIZE;
+            // SAFETY: the mapping is new, and only this test refers to it.
+            let filler = unsafe { memory::map(0, len, READ_WRITE, memory::RESERVE) }?;
+            // SAFETY: as above. Different protections keep the kernel from merging the pages.
+            unsafe { memory::protect(filler, PAGE_SIZE, libc::PROT_NONE).map(|()| filler) }
+        };
+        while let Ok(filler) = make() {
+            fillers[count % 100] = filler;
+            count += 1;
+        }
+        assert_eq!(window.discard_each(&[3, 5, 7, 9]), 0);
+        assert!(window.discard(12, 1).is_err());
+        for filler in fillers {
+            // SAFETY: the mapping is this test's.
+            unsafe { memory::unmap(filler, 2 * PAGE_SIZE) };
+        }
+        for page in [3, 4, 5, 7, 9, 12, 19] {
+            assert!(window.is_present(page).unwrap(), "{page}");
+            window.renew(page).unwrap();
+            let address = window.base() + page as usize * PAGE_SIZE;
+            // SAFETY: the page is present and accessible; no reference points to it.
+            assert_eq!(unsafe { (address as *const u8).read_volatile() }, page as u8);
+        }
+        assert_eq!(window.discard_each(&[3, 5, 7, 9]), 4);
+        0
+    });
+    assert_eq!(ended.unwrap(), Ended::Exit(0));
 }
