@@ -70,7 +70,8 @@ impl Load {
 /// Returns a source file with `classes` classes, each in containers of its own. Without classes it
 /// includes no headers, which need much memory.
 fn source(unit: usize, classes: u64) -> String {
-    let headers = if classes > 0 { "#include <map>\n#include <string>\n#include <vector>\n" } else { "" };
+    let headers =
+        if classes > 0 { "#include <map>\n#include <string>\n#include <vector>\n" } else { "" };
     let mut text = String::from(headers);
     for class in 0..classes {
         let _ = writeln!(
