@@ -231,13 +231,18 @@ impl Engine {
     }
 
     /// Evicts pages after the kernel has refused the program a mapping, if page protection uses up
-    /// the limit. Returns true if mappings were freed.
+    /// the limit, until the program's part is free. Returns true if mappings were freed.
     pub fn free_mappings(&self) -> bool {
         let window = &self.core.memory.window;
-        let before = window.mappings();
+        let first = window.mappings();
         window.note_refused_mapping();
-        reclaim::keep_mappings(&self.core, &mut self.contexts.claim(current_cpu()));
-        window.mappings() < before
+        loop {
+            let before = window.mappings();
+            reclaim::keep_mappings(&self.core, &mut self.contexts.claim(current_cpu()));
+            if window.mappings() >= before {
+                return before < first;
+            }
+        }
     }
 
     /// Returns how many bytes from `address` on, up to `len`, may be accessed as `wanted`.

@@ -13,6 +13,7 @@ use softswap_shared::ledger::{Claim, Member};
 use softswap_shared::turns::{IDLE_MS, Thrashing};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::process_cpu_ns;
+use softswap_sys::threads;
 
 /// Interval of the budget thread during a turn, in ns.
 const INTERVAL_NS: u64 = 15_000_000;
@@ -31,6 +32,8 @@ const CERTAIN_MEASUREMENTS: u32 = 2;
 const MIN_REFAULTS: u64 = 30;
 /// A process that runs for this share of the time makes progress, in thousandths.
 const RUNS: u64 = 50;
+/// Time without progress after which the owner of a turn checks whether it waits for a processor.
+const CHECK_MS: u64 = IDLE_MS / 2;
 /// Divisor: a process claims its working set and 1/12 more, for watermarks and the engine.
 const MARGIN_PART: u64 = 12;
 /// Evicted pages of the working set are estimated as 3/2 of the mean distance of the first
@@ -171,7 +174,8 @@ impl Turns {
         self.own = None;
     }
 
-    /// Notes the time if the process ran or faulted pages in since the last round.
+    /// Notes the time if the process ran or faulted pages in since the last round, or waits for a
+    /// processor. The latter is checked only if the process otherwise seems idle.
     fn note_progress(&mut self, engine: &Engine, at_ms: u64) {
         let stats = engine.stats();
         let faults: u64 = TIERS.iter().map(|tier| stats.faults(*tier)).sum();
@@ -179,7 +183,11 @@ impl Turns {
         let ran_ns = program_cpu_ns();
         let passed_us = at_ms.saturating_sub(self.ran_at_ms) * 1_000;
         let ran = ran_ns.saturating_sub(self.ran_ns) / passed_us.max(1);
-        if worked != self.worked || ran >= RUNS || engine.is_faulting() {
+        let seems_idle = worked == self.worked && ran < RUNS && !engine.is_faulting();
+        let is_checked = self.own.is_some() && at_ms >= self.claim.progress_ms + CHECK_MS;
+        let is_ready =
+            || is_checked && threads::any_runnable(|thread| !own_threads::is_own(thread));
+        if !seems_idle || is_ready() {
             self.claim.progress_ms = at_ms;
         }
         if passed_us > 0 {

@@ -169,6 +169,19 @@ fn parse_activity(text: &str) -> Activity {
     Activity::Call { number, arguments }
 }
 
+/// Returns true if a thread for which `counts` returns true runs, or waits for a processor.
+pub fn any_runnable(counts: impl Fn(i32) -> bool) -> bool {
+    let is_running = |name: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{name}/stat"));
+        // The name before the state may contain any character.
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')))
+    };
+    let is_of_own_namespace = is_of_own_namespace();
+    let number = |name: i32| if is_of_own_namespace { Ok(name) } else { number_of(name) };
+    let mut running = names().unwrap_or_default().into_iter().filter(is_running);
+    running.any(|name| number(name).is_ok_and(&counts))
+}
+
 pub fn wait_until_exited(thread: i32) {
     let pid = raw::current_process() as usize;
     let exists = || {
@@ -213,6 +226,8 @@ mod tests {
             let thread = number.recv().unwrap();
             assert!(all().unwrap().contains(&thread));
             assert!(raw::thread_count().unwrap() >= 2);
+            let this = raw::current_thread();
+            assert!(any_runnable(|number| number == this));
             let mask = signals::bit(libc::SIGINT);
             signals::with_blocked(mask, || {
                 assert_eq!(

@@ -1,99 +1,100 @@
-//! Two programs that compete for DRAM, one with a hot set and one that streams: with one shared
-//! budget, and with half of it for each.
+//! Trees of processes that compete for DRAM: the time of loads whose processes take turns, do not,
+//! and run one after the other; the rates of two programs with one shared budget, and with half of
+//! it for each.
 
-use super::swap::programs::compiled;
+mod options;
+mod loads;
+mod pair;
+
+pub(crate) use options::TreeArgs;
+
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{softswap_run, temporary_directory};
 use crate::measure::object::{Object, object};
-use crate::measure::options::{InRounds, parse_seconds};
+use crate::measure::options::Named;
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, take_turns};
-use clap::Args;
+use options::Load;
+use serde_json::Value;
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::Instant;
 
-/// Compare one budget shared by two programs with half of it for each.
-#[derive(Args)]
-#[command(after_long_help = "\
-One program reads pages at random in three quarters of the budget, the other one after the other in
-one and a half times as much. Both count pages a second, in the second half of their time. The budget
-is shared, or each has a half (halves).")]
-pub(crate) struct TreeArgs {
-    /// The budget of both together, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 128,
-          value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
-    budget: u32,
+/// A way to run a load: its name, `--turns`, and the number of concurrent processes.
+type Side = (&'static str, &'static str, &'static str);
+const SIDES: [Side; 3] = [("off", "off", "4"), ("turns", "auto", "4"), ("serial", "off", "1")];
 
-    /// How long a run takes
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    seconds: Duration,
-
-    #[command(flatten)]
-    common: InRounds<5>,
-}
-
-struct Rates {
-    hot: f64,
-    stream: f64,
-}
-
-impl Rates {
-    fn total(&self) -> f64 {
-        self.hot + self.stream
-    }
+struct Run {
+    seconds: f64,
+    turns: f64,
+    digest: Vec<u8>,
 }
 
 pub(super) fn measure(args: &TreeArgs) -> Result<Object, Refusal> {
-    let dir = temporary_directory()?;
-    let program = compiled(dir.path(), "pair", include_str!("pair.c")).map_err(Refusal::own)?;
     let mut log = Log::start();
-    let mut cells = ["shared", "halves"].map(Cell::new);
-    take_turns(&mut cells, args.common.rounds, |budget, _| {
-        one_run(args, &program, *budget == "shared")
-    })?;
-    let [shared, halves] = &cells;
-    log.ratio("hot_shared_vs_halves", shared.ratio_to(halves, |rates| rates.hot));
-    log.ratio("stream_shared_vs_halves", shared.ratio_to(halves, |rates| rates.stream));
-    log.ratio("total_shared_vs_halves", shared.ratio_to(halves, Rates::total));
-    let rows = cells.iter().map(|cell| {
-        object! {
-            budget: cell.key,
-            hot_per_s: cell.median(|rates| rates.hot),
-            stream_per_s: cell.median(|rates| rates.stream),
-            total_per_s: cell.median(Rates::total),
-            total_cov: cell.cov(Rates::total),
-            count: cell.rounds.len(),
+    let (mut rows, mut pair) = (Vec::new(), Vec::new());
+    for load in Load::all() {
+        if !args.loads.is_empty() && !args.loads.contains(&load) {
+            continue;
         }
-    });
-    let rows: Vec<_> = rows.collect();
-    let figures = object! { budget_bytes: u64::from(args.budget) << 20, rows };
+        if load == Load::Pair {
+            pair = pair::measure(args, &mut log)?;
+            continue;
+        }
+        let (dir, name) = (temporary_directory()?, load.name());
+        let bytes = (u64::from(args.budget) << 20) / 4 * 3;
+        let script = match load.script(dir.path(), bytes) {
+            Ok(script) => script,
+            Err(why) => {
+                log.note(format!("{name} is left out: {why}"));
+                continue;
+            }
+        };
+        let (mut cells, mut digest) = (SIDES.map(Cell::new), None);
+        take_turns(&mut cells, args.common.rounds, |side, _| {
+            let run = one_run(args, dir.path(), &script, *side)?;
+            match *digest.get_or_insert_with(|| run.digest.clone()) == run.digest {
+                true => Ok(run),
+                false => Err(Refusal::own(format!("{name}: its output differs between runs"))),
+            }
+        })?;
+        let [off, turns, serial] = &cells;
+        for other in [off, serial] {
+            let ratio = turns.ratio_to(other, |run| run.seconds);
+            log.ratio(format!("{name}_turns_vs_{}", other.key.0), ratio);
+        }
+        rows.extend(cells.iter().map(|cell| {
+            object! {
+                load: name,
+                side: cell.key.0,
+                seconds: cell.median(|run| run.seconds),
+                cov: cell.cov(|run| run.seconds),
+                turns: cell.median(|run| run.turns),
+                count: cell.rounds.len(),
+            }
+        }));
+    }
+    let figures = object! { budget_bytes: u64::from(args.budget) << 20, rows, pair };
     Ok(log.findings("tree", Machine::without_device(), figures))
 }
 
-/// Runs both programs concurrently.
-fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<Rates, Refusal> {
-    let (budget, seconds) = (args.budget, args.seconds.as_secs_f64());
-    let memory = match is_shared {
-        true => format!("--memory={budget}M"),
-        false => format!("--memory-per-process={}M", budget / 2),
-    };
-    let [hot, stream] = [budget / 4 * 3, budget / 2 * 3];
-    let script = format!(
-        "\"$0\" hot {hot} {seconds} & \"$0\" stream {stream} {seconds}; s=$?; wait $! && exit $s"
-    );
+/// Runs the script of a load.
+fn one_run(args: &TreeArgs, dir: &Path, script: &str, side: Side) -> Result<Run, Refusal> {
+    let (_, turns, processes) = side;
+    let report = dir.join("report.json");
     let mut command = softswap_run()?;
-    command.arg("--swap").arg(&args.common.swap).args([&memory, "--", "sh", "-c", &script]);
-    command.arg(program).stdin(Stdio::null()).stderr(Stdio::inherit());
-    let output = command.output().or_own("softswap run")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let rate = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
-    };
-    match (output.status.success(), rate("hot"), rate("stream")) {
-        (true, Some(hot), Some(stream)) => Ok(Rates { hot, stream }),
-        _ => Err(Refusal::own(format!("the two programs failed: {}", output.status))),
+    command.arg("--swap").arg(&args.common.swap).arg("--report").arg(&report);
+    command.arg(format!("--memory={}M", args.budget)).args(["--turns", turns]);
+    command.args(["--", "sh", "-c", script, "sh", processes]).env("LC_ALL", "C").current_dir(dir);
+    let start = Instant::now();
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let (output, seconds) = (output.or_own("softswap run")?, start.elapsed().as_secs_f64());
+    if !output.status.success() {
+        return Err(Refusal::own(format!("{script}: {}", output.status)));
     }
+    let figures = std::fs::read(&report).or_own(report.display())?;
+    let figures: Value = serde_json::from_slice(&figures).unwrap_or_default();
+    let turns = figures["tree"]["turns"].as_f64().unwrap_or(0.0);
+    Ok(Run { seconds, turns, digest: output.stdout })
 }

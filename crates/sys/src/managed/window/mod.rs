@@ -348,6 +348,9 @@ impl Window {
     fn close_and_drop(&self, access: &PageAccess, pages: &[u64], runs: &[libc::iovec]) -> usize {
         let before = access.states_of(pages.iter().map(|page| *page as usize));
         let closes = |run: &&libc::iovec| access.close(self.numbers_of(run)).is_ok();
+        // Near the limit on mappings the kernel may refuse to close a run that splits a mapping. To
+        // close the runs after it may free mappings, so try twice.
+        runs.iter().for_each(|run| drop(closes(&run)));
         let closed = runs.iter().take_while(closes).count();
         let dropped = self.drop_runs(&runs[..closed]);
         let left = pages.iter().zip(before).skip(dropped).filter(|(_, before)| before.is_present);

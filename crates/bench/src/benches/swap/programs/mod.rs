@@ -64,8 +64,8 @@ impl Program {
         let goal = OsString::from(bytes.to_string());
         Ok(match self {
             Program::NumericSort => {
-                let script = include_str!("numbers.py").into();
-                ready(python()?, vec!["-c".into(), script, goal], None)
+                let (python, script) = numeric_sort()?;
+                ready(python, vec!["-c".into(), script.into(), goal], None)
             }
             Program::Sqlite => {
                 let script = include_str!("database.py").into();
@@ -175,6 +175,11 @@ fn python() -> Result<PathBuf, String> {
         "" => Err(format!("python3 does not print its path; {REMEDY}")),
         path => Ok(path.into()),
     }
+}
+
+/// Returns the interpreter and the source of the numeric sort.
+pub(crate) fn numeric_sort() -> Result<(PathBuf, &'static str), String> {
+    Ok((python()?, include_str!("numbers.py")))
 }
 
 fn gnu_sort() -> Result<PathBuf, String> {

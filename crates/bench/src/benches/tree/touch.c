@@ -1,6 +1,8 @@
-/* Touches pages for SECONDS and prints the rate in touches per second over the second half:
- *   pair hot|stream MIB SECONDS
- * hot reads pages at random, stream in order. Half of each page is incompressible. */
+/* Touches pages:
+ *   touch hot|stream MIB SECONDS prints the rate in touches per second over the second half.
+ *   touch read MIB TOUCHES prints a sum.
+ * hot and read touch pages at random, stream in order. With hot and stream, half of each page is
+ * incompressible, with read all of it. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -26,27 +28,29 @@ static double now(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 4) return 2;
-    int is_hot = strcmp(argv[1], "hot") == 0;
+    if (argc < 4) return 2;
+    int is_read = strcmp(argv[1], "read") == 0, is_random = strcmp(argv[1], "stream") != 0;
     size_t pages = strtoull(argv[2], NULL, 10) * (1 << 20) / PAGE;
-    double seconds = atof(argv[3]);
+    double seconds = is_read ? 1e9 : atof(argv[3]);
+    uint64_t most = is_read ? strtoull(argv[3], NULL, 10) : UINT64_MAX;
     uint64_t *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return 1;
     for (size_t page = 0; page < pages; page++)
         for (size_t word = 0; word < WORDS; word++)
-            memory[page * WORDS + word] = word % 2 ? page : mix(page * WORDS + word);
+            memory[page * WORDS + word] = word % 2 && !is_read ? page : mix(page * WORDS + word);
     double begin = now(), half = begin + seconds / 2, end = begin + seconds, at = begin;
-    uint64_t touched = 0, random = 1, sum = 0;
+    uint64_t touched = 0, all = 0, random = 1, sum = 0;
     size_t next = 0;
-    for (; at < end; at = now())
-        for (int turn = 0; turn < 16; turn++) {
-            size_t page = is_hot ? (random = mix(random)) % pages : next;
+    for (; at < end && all < most; at = now())
+        for (int turn = 0; turn < 16; turn++, all++) {
+            size_t page = is_random ? (random = mix(random)) % pages : next;
             next = next + 1 == pages ? 0 : next + 1;
             for (size_t word = 0; word < WORDS; word++) sum += memory[page * WORDS + word];
             if (memory[page * WORDS] != mix(page * WORDS)) return 1;
             touched += at >= half;
         }
+    if (is_read) return printf("%llx\n", (unsigned long long)sum) < 0;
     printf("%s %.0f %d\n", argv[1], (double)touched / (at - half), (int)(sum & 1));
     return 0;
 }
