@@ -21,9 +21,10 @@ use crate::store::bounce::Pools;
 use crate::store::io::poll::mode::Knobs;
 use crate::store::pool::Handle;
 use crate::store::swap::Backing;
+use softswap_sys::faults::Faults;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::{self, Mask};
-use softswap_sys::window::{Protection, Touch};
+use softswap_sys::window::{MappingPressure, Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
@@ -231,18 +232,19 @@ impl Engine {
     }
 
     /// Evicts pages after the kernel has refused the program a mapping, if page protection uses up
-    /// the limit, until the program's part is free. Returns true if mappings were freed.
+    /// the limit. Returns true if the program should retry.
     pub fn free_mappings(&self) -> bool {
         let window = &self.core.memory.window;
-        let first = window.mappings();
-        window.note_refused_mapping();
-        loop {
-            let before = window.mappings();
-            reclaim::keep_mappings(&self.core, &mut self.contexts.claim(current_cpu()));
-            if window.mappings() >= before {
-                return before < first;
+        let mut fewest = usize::MAX;
+        while window.faults() == Faults::Protection && window.mappings() < fewest {
+            fewest = window.mappings();
+            window.count_mappings();
+            if window.mapping_pressure() != MappingPressure::Full {
+                return true;
             }
+            reclaim::keep_mappings(&self.core, &mut self.contexts.claim(current_cpu()));
         }
+        false
     }
 
     /// Returns how many bytes from `address` on, up to `len`, may be accessed as `wanted`.

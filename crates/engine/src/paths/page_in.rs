@@ -22,9 +22,10 @@ use crate::steps::install::{finish, install, install_zeroes};
 use crate::steps::swap_in_batch::{self, Wanted};
 use crate::steps::{decompress, fault_around, mapping_pressure, staging, swap_cache, write_fault};
 use crate::store::pool::Handle;
+use softswap_sys::faults::Faults;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
-use softswap_sys::window::{MappingPressure, Writes};
+use softswap_sys::window::Writes;
 
 /// Faults a page in. Returns its previous place, or `None` if it was resident. A wait for memory
 /// ends if a signal in `open` is pending. Fails if the page cannot be faulted in; its state is then
@@ -36,16 +37,18 @@ pub(crate) fn page_in(
     access: Access,
     open: Mask,
 ) -> Result<Option<Tier>, FaultError> {
-    let mut tries = 0;
+    let window = &core.memory.window;
+    let (mut tries, mut fewest) = (0, usize::MAX);
     loop {
         match try_page_in(core, contexts, page, access, open) {
             // The kernel refuses another mapping. Evict pages, which reduces the number of
-            // mappings, and retry at most eight times.
-            Err(FaultError::Install(_))
-                if tries < 8 && core.memory.window.mapping_pressure() == MappingPressure::Full =>
-            {
-                tries += 1;
+            // mappings. Another thread of the program may take those that become free: retry as
+            // long as their number falls, and eight times more.
+            Err(FaultError::Install(_)) if tries < 8 && window.faults() == Faults::Protection => {
+                window.count_mappings();
                 reclaim::keep_mappings(core, &mut contexts.claim(current_cpu()));
+                tries = if window.mappings() < fewest { 0 } else { tries + 1 };
+                fewest = fewest.min(window.mappings());
             }
             result => return result,
         }

@@ -82,7 +82,7 @@ impl MappingBudget {
         self.limit.saturating_sub(self.others_count.load(Ordering::Relaxed)).max(MIN_MAPPINGS)
     }
 
-    fn count(&self, own: usize) {
+    pub(super) fn count(&self, own: usize) {
         // Stored first, so that other threads do not count as well.
         self.count_at.store(own + BETWEEN_COUNTS, Ordering::Relaxed);
         if let Ok(all) = self.maps.count() {

@@ -228,6 +228,12 @@ impl Window {
         self.page_access().map_or(MappingPressure::None, PageAccess::mapping_pressure)
     }
 
+    /// Counts the process's mappings for [`Window::mapping_pressure`], after the kernel has refused
+    /// one.
+    pub fn count_mappings(&self) {
+        self.page_access().into_iter().for_each(PageAccess::count_mappings);
+    }
+
     fn page_access(&self) -> Option<&PageAccess> {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => None,
@@ -264,12 +270,6 @@ impl Window {
     /// has too many mappings.
     pub fn renew(&self, page: u64) -> io::Result<()> {
         self.page_access().map_or(Ok(()), |access| access.renew(page as usize))
-    }
-
-    /// Records that the kernel has refused the program a mapping: [`Window::mapping_pressure`]
-    /// counts the mappings again.
-    pub fn note_refused_mapping(&self) {
-        self.page_access().into_iter().for_each(PageAccess::note_refused_mapping);
     }
 
     fn address(&self, page: u64, count: usize) -> usize {
@@ -350,7 +350,7 @@ impl Window {
         let closes = |run: &&libc::iovec| access.close(self.numbers_of(run)).is_ok();
         // Near the limit on mappings the kernel may refuse to close a run that splits a mapping. To
         // close the runs after it may free mappings, so try twice.
-        runs.iter().for_each(|run| drop(closes(&run)));
+        let _ = runs.iter().filter(closes).count();
         let closed = runs.iter().take_while(closes).count();
         let dropped = self.drop_runs(&runs[..closed]);
         let left = pages.iter().zip(before).skip(dropped).filter(|(_, before)| before.is_present);

@@ -291,8 +291,8 @@ impl PageAccess {
         dropped
     }
 
-    pub(super) fn note_refused_mapping(&self) {
-        self.budget.note_refusal();
+    pub(super) fn count_mappings(&self) {
+        self.budget.count(self.mappings());
     }
 
     fn drop_content(&self, pages: &Range<usize>) -> io::Result<()> {
