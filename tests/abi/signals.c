@@ -59,6 +59,14 @@ static void say_action(int signal)
             say("  masks %d", other);
 }
 
+/* Sends a signal to the process. One of softswap's threads may take it first and pass it on. */
+static void send_and_await(int signal)
+{
+    kill(getpid(), signal);
+    for (int tries = 0; !calls && tries < 10000; tries++)
+        usleep(1000);
+}
+
 /* Installs a handler with `install`, raises the signal twice with memory swapped out, and checks
  * the memory's content. */
 #define BY_ENTRY(install)                                                     \
@@ -74,7 +82,7 @@ static void say_action(int signal)
         say_action(s);                                                        \
         say("again: %s", name_of((sighandler_t)(install)));                   \
         evict();                                                            \
-        kill(getpid(), s);                                                    \
+        send_and_await(s);                                                    \
         say_calls("by kill");                                                 \
         signal(s, SIG_IGN);                                                   \
         raise(s);                                                             \
