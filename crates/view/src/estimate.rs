@@ -54,6 +54,12 @@ pub fn too_large(largest_bytes: Option<u64>, budget_bytes: u64) -> Option<String
     ))
 }
 
+/// Returns the end of a sentence that advises a budget: [`too_large`], or nothing if it fits.
+#[must_use]
+pub fn if_too_large(largest_bytes: Option<u64>, budget_bytes: u64) -> String {
+    too_large(largest_bytes, budget_bytes).map_or_else(String::new, |why| format!(", but {why}"))
+}
+
 fn smallest_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String> {
     let code = report.stop_reason.and_then(StopReason::from_code);
     if code.is_some() || report.outcome.status != Some(0) {

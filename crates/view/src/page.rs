@@ -2,7 +2,7 @@
 
 use crate::advice;
 use crate::curve::Curve;
-use crate::estimate::too_large;
+use crate::estimate::if_too_large;
 use crate::plots::{Plot, Series, Unit};
 use crate::report::{Columns, History, LeftOut, Report, TIERS};
 use crate::sections::Mappings;
@@ -133,8 +133,7 @@ fn other_budgets(report: &Report) -> String {
     let mut text = String::from("<h2>Estimated effect of more or less memory</h2>\n<ul>\n");
     for share in [0.75, 1.5, 2.0] {
         let budget_bytes = curve.at(share).budget_bytes;
-        let too_large = too_large(report.largest_budget(), budget_bytes);
-        let too_large = too_large.map_or_else(String::new, |why| format!(", but {why}"));
+        let too_large = if_too_large(report.largest_budget(), budget_bytes);
         let _ = writeln!(text, "<li>{}</li>", escaped(&(curve.in_words(share) + &too_large)));
     }
     let points = curve.points().map(|point| (point.budget_bytes as f64, point.stalled_ns / 1e9));

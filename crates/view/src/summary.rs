@@ -1,7 +1,7 @@
 //! The closing summary of a run: one sentence, at most three lines, and details on request.
 
 use crate::curve::Curve;
-use crate::estimate::too_large;
+use crate::estimate::if_too_large;
 use crate::heap_limits;
 use crate::report::{Process, Report, TIERS};
 use crate::sections::{Areas, Bounce, Polling, Pool};
@@ -165,8 +165,7 @@ fn larger_budget(report: &Report) -> Option<String> {
         _ => "it would hardly wait",
     };
     let option = format!("; with --memory {}M {waits}", budget_bytes.div_ceil(1 << 20));
-    let too_large = too_large(largest_bytes, budget_bytes);
-    Some(option + &too_large.map_or_else(String::new, |why| format!(", but {why}")))
+    Some(option + &if_too_large(largest_bytes, budget_bytes))
 }
 
 fn budget(report: &Report) -> String {

@@ -118,6 +118,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         (&mut space, tree.as_mut(), &mut areas, &mut samples),
         (config.quiet, progress::Wanted::of(settled.progress, config.quiet), log.as_mut()),
         config.manage_children && sanitizer.is_none(),
+        oom_kills.fitting_bytes(0),
     )?;
     let wall = started.elapsed();
     let tree = tree.map(tree::Tree::end);

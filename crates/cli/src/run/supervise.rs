@@ -67,7 +67,7 @@ pub(super) struct Finished {
 
 /// Starts the program and supervises it until it ends. Regularly samples the program, the swap
 /// areas and the free space for the swap file. Reports thrashing unless `is_quiet`; shows progress
-/// as `wanted`, and writes the log.
+/// as `wanted`, and writes the log. Notes advise no more than `largest_budget_bytes`.
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
@@ -79,6 +79,7 @@ pub(super) fn run(
     ),
     (is_quiet, wanted, mut log): (bool, Wanted, Option<&mut Log>),
     is_all_managed: bool,
+    largest_budget_bytes: u64,
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = FORWARDED.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals).or_own("cannot block signals")?;
@@ -98,8 +99,9 @@ pub(super) fn run(
     let mut watch = Watch::new(child.id(), stats);
     let mut search = is_all_managed.then(|| Search::new(child.id()));
     let mut is_told = is_quiet;
-    let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet || log.is_some());
-    let mut tables = Tables::new(stats);
+    let is_noted = !is_quiet || log.is_some();
+    let mut thrashing = Thrashing::new(child.id(), stats, largest_budget_bytes, is_noted);
+    let mut tables = Tables::new(stats, largest_budget_bytes);
     let mut progress = Progress::new(child.id(), stats, wanted);
     let budget = tree.as_ref().map(|tree| tree.budget());
     let mut poll = |is_stopping: bool| {

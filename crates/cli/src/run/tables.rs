@@ -1,7 +1,6 @@
 //! Notes about a program that needs more memory than its budget can hold; each is printed once.
 //! softswap's page tables remain in DRAM, so the budget limits the size of the program's memory.
 
-use super::auto_memory::fitting_bytes;
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_shared::ledger::Sizes;
 use softswap_view::estimate::too_large;
@@ -28,8 +27,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    pub(super) fn new(stats: Stats) -> Tables {
-        let largest_bytes = fitting_bytes();
+    pub(super) fn new(stats: Stats, largest_bytes: u64) -> Tables {
         Tables { stats, largest_bytes, has_noted_block: false, has_noted_tables: false }
     }
 
@@ -101,7 +99,7 @@ mod tests {
     #[test]
     fn large_tables_are_reported_once() {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let mut tables = Tables::new(stats);
+        let mut tables = Tables::new(stats, u64::MAX);
         stats.set(Counter::MetadataPeakBytes, (4 << 20) - 1);
         assert_eq!(tables.poll(Some(0), std::iter::empty()), None);
         assert_eq!(poll(&mut tables, &[]), None);
@@ -115,7 +113,7 @@ mod tests {
     #[test]
     fn a_block_beyond_what_the_budget_holds_is_noted_with_a_budget_that_holds_it() {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let mut tables = Tables::new(stats);
+        let mut tables = Tables::new(stats, u64::MAX);
         stats.set(Counter::LargestBlockBytes, 200 * BUDGET);
         assert_eq!(poll(&mut tables, &[]), None);
         let other = Sizes { largest_block_bytes: 4 << 30, ..Sizes::default() };
@@ -123,7 +121,7 @@ mod tests {
         assert!(note.contains("4.0 GiB in one call"), "{note}");
         assert!(note.contains("--memory 21M") && note.contains("--memory 41M"), "{note}");
         assert_eq!(poll(&mut tables, &[other]), None);
-        let mut tables = Tables { largest_bytes: BUDGET, ..Tables::new(stats) };
+        let mut tables = Tables::new(stats, BUDGET);
         let note = poll(&mut tables, &[other]).unwrap();
         assert!(note.contains("it needs --memory 21M, but at most --memory 16M fits"), "{note}");
     }

@@ -1,9 +1,8 @@
 //! Reports once a running program that thrashes: most of its time is waits for pages.
 
-use super::auto_memory::fitting_bytes;
 use super::progress::done;
 use softswap_engine::base::stats::{Counter, Stats, Tier};
-use softswap_view::estimate::too_large;
+use softswap_view::estimate::if_too_large;
 use softswap_view::rates::{Changes, Done};
 use softswap_view::stall;
 use softswap_view::units::bytes;
@@ -39,9 +38,8 @@ pub(super) struct Thrashing {
 
 impl Thrashing {
     /// Watches a process that has just been started. Reports nothing unless `is_enabled`.
-    pub(super) fn new(pid: u32, stats: Stats, is_enabled: bool) -> Thrashing {
+    pub(super) fn new(pid: u32, stats: Stats, largest_bytes: u64, is_enabled: bool) -> Thrashing {
         let samples = is_enabled.then(VecDeque::new);
-        let largest_bytes = fitting_bytes();
         Thrashing { pid, stats, started: Instant::now(), largest_bytes, samples }
     }
 
@@ -85,8 +83,7 @@ fn advice(seen: &Changes, budget_bytes: u64, memory_bytes: u64, largest_bytes: u
     let seconds = seen.wall.as_secs();
     let [disk, pool] = [Tier::Disk, Tier::Pool].map(|tier| seen.waited(tier).as_secs_f64());
     // Less than a quarter more would not help.
-    let too_large = too_large(Some(largest_bytes), budget_bytes + budget_bytes / 4);
-    let too_large = too_large.map_or_else(String::new, |why| format!(", but {why}"));
+    let too_large = if_too_large(Some(largest_bytes), budget_bytes + budget_bytes / 4);
     let (what, other_remedy) = if disk >= MOSTLY * (disk + pool) {
         ("from the disk", ", or a faster disk by --swap")
     } else {

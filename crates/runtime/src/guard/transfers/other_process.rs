@@ -149,7 +149,7 @@ pub(in crate::guard) fn access_word(
         let is_brought_in = source.is_brought_in();
         raw::set_errno(errno);
         let result = ptrace();
-        // A word that was read may look like an error; `errno` tells.
+        // A word that was read may look like an error, but then `errno` is 0.
         if result != -1 || raw::errno() != libc::EIO {
             return result;
         }
