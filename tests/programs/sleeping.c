@@ -334,33 +334,35 @@ static void commit_in_handler(int number)
     must_commit = 0;
 }
 
+/* A thread that waits for data from a pipe. */
+struct reader {
+    pthread_t thread;
+    int write_end;
+};
+
 static void *interrupts(void *argument)
 {
-    pthread_t *main = argument;
+    struct reader *reader = argument;
     usleep(50000);
     must_commit = 1;
-    pthread_kill(*main, SIGUSR1);
+    pthread_kill(reader->thread, SIGUSR1);
     while (must_commit)
         usleep(1000);
-    must(write(*(int *)(main + 1), "hello", 5) == 5, "write");
+    must(write(reader->write_end, "hello", 5) == 5, "write");
     return NULL;
 }
 
 /* A call is restarted after a handler in which the process woke. */
 static void restarts(void)
 {
-    struct {
-        pthread_t main;
-        int ends[2];
-    } it = {.main = pthread_self()};
     int fds[2];
     char *buffer = malloc(70000);
     struct iovec vectors[2] = {{buffer, 2}, {buffer + 40000, 10}};
     pthread_t thread;
     signal(SIGUSR1, commit_in_handler);
     must(pipe(fds) == 0, "pipe");
-    it.ends[0] = fds[1];
-    must(pthread_create(&thread, NULL, interrupts, &it) == 0, "pthread_create");
+    struct reader reader = {.thread = pthread_self(), .write_end = fds[1]};
+    must(pthread_create(&thread, NULL, interrupts, &reader) == 0, "pthread_create");
     must(readv(fds[0], vectors, 2) == 5, "readv");
     must(!memcmp(buffer, "he", 2) && !memcmp(buffer + 40000, "llo", 3), "the data of readv");
     must(pthread_join(thread, NULL) == 0, "pthread_join");
