@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 #[derive(Args)]
 #[command(after_long_help = "\
 The figures are those of the closing summary, up to now. With --json they are those of `softswap run
---report`, with `pid` and `settings` added, and the current `beside`; `outcome` has `kind`
+--report`, with `pid` and `settings` added, and the current `outside_budget`; `outcome` has `kind`
 \"running\", `exit_status` is null. For the PID of `softswap run` there is also `tree`; if its
 program is asleep, there are only `tree` and `pid`. --every costs less than repeated commands.
 

@@ -7,7 +7,7 @@ use crate::support::{Running, Swapped, compiled, disk_dir, wait_for_rounds};
 use std::process::Command;
 
 fn unmanaged(report: &crate::support::Report, key: &str) -> u64 {
-    report.figures["beside"][key].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
+    report.figures["outside_budget"][key].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn unmanaged_bytes_while_running(case: &str) -> u64 {
     let mut program = Running::start(&mut swapped.command(compiled("commits"), &arguments));
     program.wait_for_line("ready");
     let json = stat(&program.id().to_string());
-    json["beside"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
+    json["outside_budget"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn stat_shows_memory_of_running_program() {
     let number = program.id().to_string();
     assert_contains_all(&stdout_of(&["stat", &number]), &["  outside    ", "UNMANAGED"]);
     let json = stat(&number);
-    assert!(json["beside"]["anonymous_bytes"].as_u64() >= Some(60 * MIB), "{json}");
+    assert!(json["outside_budget"]["anonymous_bytes"].as_u64() >= Some(60 * MIB), "{json}");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn exec_of_static_program_is_reported_unmanaged() {
     std::fs::write(&seen, "").expect("a file");
     let report = swapped.report_of(running.finish(WAIT_TIMEOUT));
     report.ended.expect_success("still");
-    assert_eq!(report.figures["beside"]["left_by_exec"], true, "{}", report.figures);
+    assert_eq!(report.figures["outside_budget"]["left_by_exec"], true, "{}", report.figures);
     assert_contains_all(&report.ended.stderr, &["sh called exec with still, a program without"]);
 }
 

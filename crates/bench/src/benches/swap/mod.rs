@@ -216,7 +216,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
                 let same_dram_as = variant.run_kind.same_dram_as().map(|side| side.name());
                 (
                     &mut programs,
-                    object! { side, program: ready.name, beside: same_dram_as, seconds, cpu_seconds },
+                    object! { side, program: ready.name, same_dram_as, seconds, cpu_seconds },
                 )
             }
         };

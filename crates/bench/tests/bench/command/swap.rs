@@ -148,8 +148,8 @@ fn program_is_measured_with_equal_total_dram() {
     let counts_zswap = notes.contains("the limit includes zswap's compressed pages");
     let keeps_outside = |rival| rival == "kernel_zram" || rival == "kernel_zswap" && !counts_zswap;
     let rows = found["programs"].as_array().unwrap();
-    let row_of = |side: &str, beside: Value| {
-        rows.iter().find(|row| row["side"] == side && row["beside"] == beside).unwrap()
+    let row_of = |side: &str, same_dram_as: Value| {
+        rows.iter().find(|row| row["side"] == side && row["same_dram_as"] == same_dram_as).unwrap()
     };
     for rival in ["kernel_file", "kernel_zram", "kernel_zswap"] {
         let theirs = row_of(rival, Value::Null);
