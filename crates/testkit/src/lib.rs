@@ -7,6 +7,7 @@
 //! | [`simulator`]   | the policies without a program                                  |
 //! | [`inline`]      | accesses to managed memory that survive a refused fault         |
 //! | [`kernel_swap`] | `swapon` and `swapoff`                                          |
+//! | [`mounts`]      | a mount namespace for a test                                    |
 //! | [`random`]      | pseudo-random numbers                                           |
 //! | [`waiting`]     | waits with a time-out                                           |
 #![cfg(not(feature = "loom"))]
@@ -16,6 +17,7 @@ pub mod sim_device;
 pub mod simulator;
 pub mod inline;
 pub mod kernel_swap;
+pub mod mounts;
 pub mod random;
 pub mod waiting;
 

@@ -1,5 +1,5 @@
 //! Page-out: victim -> unmap -> same-filled word | pool | bounce -> slot -> extent -> write ->
-//! publish. Steps 1 to 5 are in [`page_out`], 6 to 8 in [`store`], 8 to 10 in [`write_staged`].
+//! publish. Steps 1 to 5 are in [`evict`], 6 to 8 in [`store`], 8 to 10 in [`write_staged`].
 //!
 //! Clean victims are dropped in place ([`clean_reclaim`]). They are evicted to their copies, except
 //! those that the pool may accept. Other victims are unmapped in a batch if that takes fewer TLB
@@ -53,11 +53,22 @@ impl Outcome {
 
 /// Evicts up to one batch of cold pages.
 pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
+    let outcome = evict(core, context, false);
+    if outcome.pages_out > 0 || core.stores.may_write() {
+        return outcome;
+    }
+    // A process that cannot write can still evict clean pages. The hand may reach them only after
+    // many pages that have to stay.
+    let of_clean = evict(core, context, true);
+    if of_clean.pages_out > 0 { of_clean } else { outcome }
+}
+
+fn evict(core: &Core, context: &mut Context, only_clean: bool) -> Outcome {
     let start_ns = thread_cpu_ns();
     let mut outcome = Outcome::default();
     let mut victims = [const { None }; BATCH_PAGES];
     // 1. Claim cold pages in address order.
-    let found = claim_victims(core, &mut victims);
+    let found = claim_victims(core, only_clean, &mut victims);
     // 2. Separate the clean ones.
     let (clean, dirty) = clean_first(&mut victims[..found]);
     // 3. Drop clean pages in place. Most are evicted to their copies; the others are stored.
@@ -82,10 +93,11 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     outcome
 }
 
-fn claim_victims(core: &Core, victims: &mut [Victim<'static>]) -> usize {
+fn claim_victims(core: &Core, only_clean: bool, victims: &mut [Victim<'static>]) -> usize {
     let (policies, memory) = (&core.policies, &core.memory);
     let times = policies.visits_per_incompressible();
-    let found = policies.clock.claim_victims(&memory.pages, &memory.space, times, victims);
+    let found =
+        policies.clock.claim_victims(&memory.pages, &memory.space, times, only_clean, victims);
     match mapping_pressure::cluster_pages(memory) {
         1 => found,
         cluster => mapping_pressure::claim_clusters(memory, cluster, &mut victims[..]),

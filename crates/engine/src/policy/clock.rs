@@ -90,12 +90,14 @@ impl Clock {
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order except where the hand
     /// wraps, and returns their number. Pages known to be incompressible are considered once in
-    /// `times` visits ([`IncompressibleBias::times`]).
+    /// `times` visits ([`IncompressibleBias::times`]). With `only_clean` pages that may have changed
+    /// are skipped.
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
         space: &AddressSpace,
         times: u64,
+        only_clean: bool,
         victims: &mut [Victim<'t>],
     ) -> usize {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +123,7 @@ impl Clock {
             let Some(page) = page else { continue };
             let seen = pages.load(page);
             let Place::Resident { age, .. } = seen.place() else { continue };
-            if seen.is_busy() || seen.pins() > 0 {
+            if seen.is_busy() || seen.pins() > 0 || only_clean && !seen.is_protected() {
                 continue;
             }
             if skips_left > 0
@@ -223,7 +225,7 @@ mod tests {
         want: usize,
     ) -> Vec<PageNo> {
         let mut out = [const { None }; 8];
-        let found = clock.claim_victims(pages, space, 1, &mut out[..want]);
+        let found = clock.claim_victims(pages, space, 1, false, &mut out[..want]);
         out.into_iter().take(found).flatten().map(|(page, _)| page).collect()
     }
 
@@ -247,7 +249,7 @@ mod tests {
         let clock = clock();
         let next = |times| {
             let mut out = [const { None }; 512];
-            let found = clock.claim_victims(&pages, &space, times, &mut out);
+            let found = clock.claim_victims(&pages, &space, times, false, &mut out);
             let mut gone = Vec::new();
             for (page, claim) in out.into_iter().take(found).flatten() {
                 space.sub_resident(page);
@@ -275,8 +277,18 @@ mod tests {
         assert!(pages.try_pin(1) && pages.try_pin(3));
         let mut out = [const { None }; 3];
         // The result does not depend on chance.
-        assert_eq!(clock().claim_victims(&pages, &space, u64::MAX, &mut out), 1);
+        assert_eq!(clock().claim_victims(&pages, &space, u64::MAX, false, &mut out), 1);
         assert_eq!(out[0].as_ref().map(|(page, _)| *page), Some(2));
+    }
+
+    #[test]
+    fn clean_pages_are_found_behind_others() {
+        let slot = Place::Slot { slot: 7, is_incompressible: false }.to_copy();
+        let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0), (700, 0)]);
+        pages.claim(700).publish(Place::Resident { age: 2, copy: slot });
+        let mut out = [const { None }; 3];
+        assert_eq!(clock().claim_victims(&pages, &space, 1, true, &mut out), 1);
+        assert_eq!(out[0].as_ref().map(|(page, _)| *page), Some(700));
     }
 
     #[test]

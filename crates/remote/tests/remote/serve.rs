@@ -37,7 +37,8 @@ impl Fixture {
         device
     }
 
-    /// Starts a server. Dropping the result stops the server abruptly, as a kill does.
+    /// Starts a server. Dropping the result stops the server abruptly, as a kill does, and waits
+    /// until its threads have exited.
     fn serve(&self) -> tokio::runtime::Runtime {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let areas = Areas::open(self.queue, self.fd.as_raw_fd()).unwrap();
@@ -54,9 +55,9 @@ fn filled(page: u64, round: u8) -> Vec<u8> {
 fn pages_survive_server_restarts() {
     let fixture = Fixture::new(InMemory::default());
     let device = fixture.device();
-    let (device, done) = (&device, &std::sync::atomic::AtomicUsize::new(0));
+    let device = &device;
     std::thread::scope(|scope| {
-        for thread in 0..6_u64 {
+        let start = |thread: u64| {
             scope.spawn(move || {
                 for round in 0..30_u8 {
                     let first = thread * 1000 + u64::from(round % 5) * 40;
@@ -69,15 +70,12 @@ fn pages_survive_server_restarts() {
                     device.read(&mut Lane::Plain, offset, &mut read).unwrap();
                     assert!(read == bytes, "{thread}, {round}");
                 }
-                done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            });
-        }
-        while done.load(std::sync::atomic::Ordering::SeqCst) < 6 {
-            let server = fixture.serve();
+            })
+        };
+        let threads: Vec<_> = (0..6).map(start).collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            let _server = fixture.serve();
             std::thread::sleep(Duration::from_millis(30));
-            server.shutdown_background();
-            // Time for the tasks in progress to end.
-            std::thread::sleep(Duration::from_millis(5));
         }
     });
 }
@@ -189,10 +187,7 @@ fn mirrored_pages_survive_cluster_loss() {
         if step % 500 == 0 {
             // Kill the server, or starts it again.
             server = match server.take() {
-                Some(server) => {
-                    server.shutdown_background();
-                    None
-                }
+                Some(_) => None,
                 None => Some(fixture.serve()),
             };
         }

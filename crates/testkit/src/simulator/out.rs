@@ -50,7 +50,8 @@ impl Simulation {
         let times = self.policies.visits_per_incompressible();
         let mut victims = [const { None }; BATCH_PAGES];
         let pages = self.pages;
-        let found = self.policies.clock.claim_victims(&pages, &self.space, times, &mut victims);
+        let found =
+            self.policies.clock.claim_victims(&pages, &self.space, times, false, &mut victims);
         let cpu_ns = self.cpu_ns;
         let mut batch = Batch { left: found as u64, ..Batch::default() };
         for (page, claim) in victims.into_iter().flatten() {

@@ -1,10 +1,11 @@
 //! File systems in images, in which tests of raw swap files compare all other files.
 
-use super::control_client::{eventually, wait_until};
+use super::control_client::eventually;
 use super::{disk_dir, softswap_with};
 use crate::common::area::{MIB, output_of, succeeds};
 use crate::common::{Loop, is_root, set_mode, skip, tool};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
+use softswap_testkit::mounts;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -74,20 +75,18 @@ impl Image {
         self.dir.path().join("mounted")
     }
 
+    /// Mounts the file system for this test's thread and what it starts. A copy in the mount
+    /// namespace of another process would keep the device busy.
     pub(crate) fn mount(&self, options: &[&str]) -> bool {
-        let mut mount = tool("mount").unwrap();
-        succeeds(mount.args(options).arg(&self.device).arg(self.root()))
+        let mount = || tool("mount").unwrap();
+        mounts::unshare().is_ok()
+            && succeeds(mount().args(["--make-rprivate", "/"]))
+            && succeeds(mount().args(options).arg(&self.device).arg(self.root()))
     }
 
     pub(crate) fn unmount(&self) {
         eventually("the file system can be unmounted", || {
             succeeds(tool("umount").unwrap().arg(self.root()))
-        });
-        // Another test's mount namespace may have a copy of the mount.
-        wait_until("the file system is mounted nowhere", || {
-            let exclusively = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-            let opened = rustix::fs::open(&self.device, exclusively, Mode::empty());
-            opened.map(drop).map_err(|error| error.to_string())
         });
     }
 
