@@ -1,9 +1,12 @@
 //! `softswap run --report` as JSON and as a page, `softswap report`, `softswap advise`.
 
+use crate::common::area::succeeds;
 use crate::common::{json_file, skip};
 use crate::support::control_client::{refused, stdout_of, try_stat, wait_until};
 use crate::support::{LIMIT, Running, compiled, finish, softswap_with, wait_for_rounds};
 use serde_json::Value;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -171,11 +174,12 @@ fn large_tree_report_counts_omitted_processes() {
     const PROCESSES: usize = 110;
     let dir = tempfile::tempdir().unwrap();
     let [page, report] = ["tree.html", "tree.json"].map(|name| dir.path().join(name));
-    // The processes exit after the test has seen all of them.
+    // Each process waits for a line, until the test has seen all processes.
+    let lines = dir.path().join("lines");
+    assert!(succeeds(Command::new("mkfifo").arg(&lines)));
     let script = format!(
-        "i=0; while [ $i -lt {PROCESSES} ]; do i=$((i+1)); \
-         (while [ ! -e {0}/done ]; do sleep 1; done) & done; wait",
-        dir.path().display()
+        "i=0; while [ $i -lt {PROCESSES} ]; do i=$((i+1)); (read line <{0}) & done; wait",
+        lines.display()
     );
     for path in [&page, &report] {
         let options = ["run", "-q", "--awake", "--reserve", "0", "--memory", "512M", "--report"];
@@ -190,9 +194,9 @@ fn large_tree_report_counts_omitted_processes() {
             }
         });
         wait_for_rounds(running.id(), 3);
-        std::fs::write(dir.path().join("done"), "").unwrap();
+        let mut writer = File::options().read(true).write(true).open(&lines).unwrap();
+        writer.write_all(&[b'\n'; PROCESSES]).unwrap();
         running.finish(LIMIT).expect_success("sh");
-        std::fs::remove_file(dir.path().join("done")).unwrap();
     }
     let tree = &json_file(&report)["tree"];
     let kept = tree["largest"].as_array().unwrap().len() as u64;
