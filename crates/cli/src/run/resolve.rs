@@ -6,7 +6,7 @@ use super::areas;
 use super::auto_memory::{Bounds, fitting_bytes, too_large};
 use super::options::{CommandLineOptions, RunArgs};
 use super::sourced::{Sourced, without_password};
-use crate::refusal::{OrRefuse, Refusal};
+use crate::refusal::{Refusal, plain};
 use crate::{library, memory_limits};
 use clap::Args;
 use softswap_engine::api::settings::{
@@ -319,9 +319,11 @@ fn options() -> Vec<clap::Arg> {
 
 fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .or_usage(format_args!("--config {shown}: the file cannot be read, choose another"))?;
-    parse_file(&text, options).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
+    let refuse = |why| Refusal::usage(format!("--config {shown}: {why}"));
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        refuse(format!("the file cannot be read: {}; choose another", plain(&error)))
+    })?;
+    parse_file(&text, options).map_err(refuse)
 }
 
 fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> {

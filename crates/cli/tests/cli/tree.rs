@@ -336,6 +336,7 @@ fn tree_limit_can_be_lowered_and_raised() {
     }
     assert_eq!(stdout_of(&["ctl", &run, "get", "memory"]), "80M\n");
     refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too small", "8.0 MiB"]);
+    refused(&["ctl", &run, "set", "memory", "5X"], 2, &["memory 5X: not a size", "512M"]);
     // Other settings belong to a program, here to the sleeping shell.
     refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["is asleep"]);
     let stat = tree.stat();
