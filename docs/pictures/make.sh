@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the pictures of the documents anew, from real runs: `softswap top` in tmux, and the page of a
-# report and `%softswap stats` of a notebook in Chromium. Needs both, python3 in which the wheel is
-# installed, and softswap (SOFTSWAP_BIN_DIR, or on PATH).
+# Makes the screens of the documents anew, from real runs on an idle machine: the summary, `softswap
+# top` in tmux, and the page of a report and `%softswap stats` of a notebook in Chromium. Needs both,
+# python3 in which the wheel is installed, and softswap (SOFTSWAP_BIN_DIR, or on PATH).
 set -euo pipefail
 pictures=$(cd "$(dirname "$0")" && pwd)
 softswap=${SOFTSWAP_BIN_DIR:+$SOFTSWAP_BIN_DIR/}softswap
@@ -22,6 +22,7 @@ PROGRAM
 
 export SOFTSWAP_SWAP=${SOFTSWAP_SWAP:-/var/tmp}
 cd "$work"
+"$pictures/summary.py" "$softswap"
 "$softswap" run -q --memory 160M --report page.html -- python3 analysis.py 15 >/dev/null
 screenshot() {
     chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size="$2" \

@@ -458,10 +458,19 @@ fn explain(process: &Process) -> Refusal {
     if has_exited(pid) {
         return ended(process);
     }
-    if process.is_managed() == Some(false) {
-        return failed(format!(
-            "process {pid} ({name}) is not managed by softswap; start it with `softswap run`"
-        ));
+    match process.is_managed() {
+        Some(true) => {}
+        Some(false) => {
+            return failed(format!(
+                "process {pid} ({name}) is not managed by softswap; start it with `softswap run`"
+            ));
+        }
+        None => {
+            return failed(format!(
+                "process {pid} ({name}) has no control socket, and its memory map is not readable: \
+                 it is probably not managed by softswap; start it with `softswap run`"
+            ));
+        }
     }
     if process.sleeps() {
         return failed(format!(

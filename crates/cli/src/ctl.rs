@@ -1,15 +1,17 @@
 //! `softswap ctl`: the settings of a running program.
 
 use crate::control_client::{self, Process};
+use crate::memory_limits;
 use crate::output::print;
 use crate::populate;
 use crate::refusal::{FAILED, Refusal};
+use crate::run::auto_memory::too_large;
 use crate::tree_report::{Parking, TreeReport};
 use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::live_settings::LIVE_SETTINGS;
 use softswap_engine::api::settings::ENV_PREFIX;
-use softswap_view::units::visible;
+use softswap_view::units::{parse_size, visible};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -165,6 +167,25 @@ fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
     Err(Refusal::usage(format!("process {pid}: there is no setting {key:?}; {remedy}")))
 }
 
+/// Returns a note if a new budget does not fit the memory that is available to the program.
+/// `process` has answered the request.
+fn note_if_too_large(pid: u32, process: &Process, text: &str) -> Option<String> {
+    let budget_bytes = parse_size(text).ok()?;
+    let members = match process.is_softswap() {
+        true => {
+            let (_, body) = control_client::query(process.pid, &Request::Stat).ok()?;
+            TreeReport::parse(&body)?.processes.iter().map(|member| member.pid).collect()
+        }
+        false => vec![process.pid],
+    };
+    let resident: u64 = members.into_iter().filter_map(control_client::anonymous_bytes).sum();
+    // The memory that the program has counts as available to it.
+    let mut available = memory_limits::available_to(process.pid);
+    available.bytes = (available.bytes + resident).min(available.capacity_bytes);
+    let remedy = |mib| format!("`softswap ctl {pid} set memory {mib}M`");
+    too_large(&format!("memory {text}"), budget_bytes, &available, remedy)
+}
+
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     check_is_tree(args.pid, &args.action)?;
     if let Action::Get { key: Some(key) } | Action::Set { key, .. } = &args.action {
@@ -197,6 +218,11 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     }
     if !text.is_empty() {
         print(&text)?;
+    }
+    if let Request::Set("memory", value) = request
+        && let Some(note) = note_if_too_large(args.pid, &process, value)
+    {
+        eprintln!("softswap: note: {note}");
     }
     Ok(ExitCode::SUCCESS)
 }

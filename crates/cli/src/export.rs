@@ -6,7 +6,7 @@
 
 use crate::discover::TreeCollector;
 use crate::output::print;
-use crate::refusal::{FAILED, Refusal};
+use crate::refusal::{FAILED, Refusal, plain};
 use clap::Args;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -106,7 +106,7 @@ fn listen_error(address: SocketAddr, error: &Error) -> Refusal {
         ErrorKind::PermissionDenied => "use a port of at least 1024, or run as root",
         _ => "use another port",
     };
-    Refusal::new(FAILED, format!("--listen {address}: {error}; {remedy}"))
+    Refusal::new(FAILED, format!("--listen {address}: {}; {remedy}", plain(error)))
 }
 
 async fn serve(listener: &TcpListener) -> ! {

@@ -12,6 +12,7 @@ use std::ffi::OsString;
 pub(crate) fn exit<C: Parser + CommandFactory>(mut error: clap::Error) -> ! {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some(hint) = hint::<C>(&error, &words) {
+        error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
     error.exit()
@@ -39,8 +40,16 @@ fn hint_for_pid(words: &[OsString]) -> Option<String> {
         ["ctl", pid, key, ..] if is_number(pid) && is_key(key) => {
             Some(format!("did you mean `{}`?", ctl_line(pid, &words[2..])))
         }
-        ["ctl" | "stat", name, ..] if !name.starts_with('-') && !is_number(name) => {
+        ["ctl", pid, command @ ("stat" | "top" | "record"), ..] if is_number(pid) => {
+            Some(format!("did you mean `softswap {command} {pid}`?"))
+        }
+        ["ctl" | "stat" | "top" | "record", name, ..]
+            if !name.starts_with('-') && !is_number(name) =>
+        {
             Some("a PID is a number; `pgrep -a NAME` finds it".into())
+        }
+        ["stat" | "record", ref options @ ..] if options.iter().all(|it| it.starts_with('-')) => {
+            Some("`softswap top` shows the PIDs of all programs under softswap".into())
         }
         _ => None,
     }

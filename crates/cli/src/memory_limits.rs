@@ -26,8 +26,17 @@ pub struct GroupLimit {
     pub used_bytes: u64,
 }
 
-/// Returns the available memory, by MemAvailable and the control groups.
+/// Returns the memory available to this process, by MemAvailable and the control groups.
 pub fn available() -> Available {
+    available_within(group_limits())
+}
+
+/// Returns the memory available to another process, as [`available`].
+pub fn available_to(pid: u32) -> Available {
+    available_within(hierarchies_with(&pid.to_string()).iter().flat_map(limits_in).collect())
+}
+
+fn available_within(groups: Vec<GroupLimit>) -> Available {
     let bytes = available_on_machine();
     let machine = Available {
         bytes,
@@ -35,7 +44,7 @@ pub fn available() -> Available {
         because: "MemAvailable in /proc/meminfo".into(),
         is_group: false,
     };
-    group_limits().into_iter().fold(machine, |least, group| {
+    groups.into_iter().fold(machine, |least, group| {
         let bytes = group.limit_bytes.saturating_sub(group.used_bytes);
         if bytes < least.bytes {
             let because = format!("memory limit of control group {}", group.dir.display());
@@ -59,8 +68,12 @@ pub fn group_limits() -> Vec<GroupLimit> {
 
 /// Returns the control group hierarchies that may have the memory controller.
 pub fn hierarchies() -> Vec<Hierarchy> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    hierarchies_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    hierarchies_with("self")
+}
+
+fn hierarchies_with(pid: &str) -> Vec<Hierarchy> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    hierarchies_of(&read("/proc/self/mountinfo"), &read(&format!("/proc/{pid}/cgroup")))
 }
 
 /// A mounted control group hierarchy, and this process's place in it.

@@ -1,7 +1,7 @@
 //! `softswap report` and `softswap advise`: read the output of `softswap run --report`.
 
 use crate::output::print;
-use crate::refusal::{FAILED, OrRefuse, Refusal};
+use crate::refusal::{FAILED, OrRefuse, Refusal, plain};
 use clap::{Args, ValueHint};
 use softswap_view::report::Report;
 use softswap_view::units::{bytes, visible};
@@ -158,15 +158,15 @@ fn no_report(path: &Path, why: &str) -> Refusal {
 /// Reads the JSON of a report, from a JSON file or a page.
 fn read(path: &Path) -> Result<String, Refusal> {
     let mut content = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut content))
-        .or_status(
-            FAILED,
-            format_args!(
-                "{}: cannot be read; `softswap run --report FILE` writes a report",
-                path.display()
-            ),
-        )?;
+    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut content)).map_err(
+        |error| {
+            failed(format!(
+                "{}: cannot be read: {}; `softswap run --report FILE` writes a report",
+                path.display(),
+                plain(&error)
+            ))
+        },
+    )?;
     if content.len() as u64 > MAX_BYTES {
         return Err(no_report(path, &format!("it is longer than {}", bytes(MAX_BYTES))));
     }
@@ -206,7 +206,8 @@ mod tests {
             (&b"{\"schema\": 1, \"wall_s\""[..], TRUNCATED),
             (b"<!DOCTYPE html><script type=\"application/json\" id=\"report\">{", TRUNCATED),
             (b"<!DOCTYPE html></html>\n", "it compares two reports"),
-            (b"[1,2]", "not a JSON object"),
+            (b"[1,2]", "neither a JSON object nor a page"),
+            (b"<html></html>", "neither a JSON object nor a page"),
             (b"\x7fELF\xff", "not text"),
         ] {
             std::fs::write(&path, content).unwrap();

@@ -5,6 +5,7 @@ use crate::pool::Pool;
 use crate::running::Running;
 use crate::size::bytes_of;
 use softswap_engine::api::settings::{AreaSpec, Config};
+use softswap_sys::memory::dram_bytes;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl Pool {
 
 impl Builder {
     /// Sets the DRAM limit, which covers all DRAM that the pool uses. Units are `B`,
-    /// `K`, `M` and `G` (by 1024). At least 8M; default 1G.
+    /// `K`, `M` and `G` (by 1024). At least 8M; more than the machine's DRAM counts as its DRAM.
+    /// Default: 1G.
     ///
     /// ```
     /// assert!(softswap::Pool::builder().memory("1.5 lots").is_err());
@@ -66,7 +68,8 @@ impl Builder {
     /// # }
     /// ```
     pub fn memory_bytes(mut self, bytes: u64) -> Builder {
-        self.config.memory_bytes = bytes;
+        // Tables are sized for the resident memory.
+        self.config.memory_bytes = bytes.min(dram_bytes());
         self
     }
 

@@ -5,6 +5,7 @@ use crate::estimate::{asleep_bytes, too_large};
 use crate::report::{Report, TIERS};
 use crate::units::{bytes, count, nanoseconds};
 use serde::Serialize;
+use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_engine::base::stats::StopReason;
 
 /// A program that waits for less than this share of the time gets no suggestion for its waits.
@@ -58,7 +59,7 @@ fn halves(report: &Report) -> Option<(u64, String)> {
 fn memory_option(report: &Report, bytes: u64) -> String {
     let too_large = too_large(report.largest_budget(), bytes);
     let too_large = too_large.map_or_else(String::new, |why| format!(" (but {why})"));
-    format!("--memory {}M{too_large}", bytes.div_ceil(MIB))
+    format!("--memory {}M{too_large}", bytes.max(MIN_MEMORY_BYTES).div_ceil(MIB))
 }
 
 fn errors(report: &Report) -> Option<Advice> {
@@ -525,6 +526,8 @@ mod tests {
         assert!(suggestions(&slept).contains("fitted"));
         let large = Report { budget_bytes: 1 << 30, mapped_peak_bytes: 200 << 20, ..slept.clone() };
         assert!(suggestions(&large).contains("so it ran at full speed. --memory 2"));
+        let tiny = Report { mapped_peak_bytes: 0, ..large };
+        assert!(suggestions(&tiny).contains("--memory 8M is enough"), "{}", suggestions(&tiny));
         let outcome = Outcome { signal: Some(SIGKILL), ..Outcome::default() };
         for killed in [&slept, &small, &run("pool", 0)] {
             let text = suggestions(&Report { outcome: outcome.clone(), ..killed.clone() });

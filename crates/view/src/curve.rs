@@ -18,7 +18,8 @@
 //! Same-filled pages are excluded: they take no space while evicted, and most refault once, when
 //! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
 //!
-//! Each refault needs a free page, so it evicts one. If pages are read from the disk, they are
+//! Each refault needs a free page, so it evicts one; first touches cause the other evictions. Waits
+//! for these shrink by the part of the program's memory that a larger budget holds. If pages are read from the disk, they are
 //! evicted during the reads. If pages refault from the pool at short intervals, eviction is the
 //! bottleneck ([`Curve::eviction_ns`]).
 
@@ -110,8 +111,11 @@ pub struct Curve {
     /// Cost of a refault from the pool and from the disk.
     pool_ns: f64,
     disk_ns: f64,
-    /// Other waits while pages were evicted.
+    /// Other waits while refaults evicted pages.
     other_ns: f64,
+    /// Waits while first touches evicted pages.
+    growth_ns: f64,
+    mapped_bytes: f64,
     /// Cost of first touches and same-filled pages, which does not depend on the budget.
     first_ns: f64,
     /// Time that evicting a page takes.
@@ -160,6 +164,8 @@ impl Curve {
             pool_ns,
             disk_ns: mean_ns(&["disk", "standby"]).max(pool_ns),
             other_ns: 0.0,
+            growth_ns: 0.0,
+            mapped_bytes: report.mapped_peak_bytes as f64,
             first_ns: first_ns(report),
             eviction_ns: eviction_ns(report),
             own_ns: (report.wall_s - report.lost_s()).max(0.0) * 1e9,
@@ -172,7 +178,9 @@ impl Curve {
         let scale = (out_pages / pages.max(1.0)).clamp(ahead, ahead * MAX_UNSEEN);
         curve.kinds.iter_mut().for_each(|kind| kind.pages *= scale);
         let told = curve.point(1.0, &curve.kinds);
-        curve.other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
+        let other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
+        curve.other_ns = other_ns * share_of((count + report.pages_read_ahead) as f64, evicted);
+        curve.growth_ns = other_ns - curve.other_ns;
         Some(curve)
     }
 
@@ -211,10 +219,16 @@ impl Curve {
         let other_ns = self.other_ns * all(kinds) / all(&self.kinds).max(1.0);
         let waits_ns = from_pool * self.pool_ns + from_disk * self.disk_ns + other_ns;
         let evictions_ns = all(kinds) * self.eviction_ns - self.own_ns;
+        let budget_bytes = self.budget_bytes as f64;
+        let beyond_bytes = (self.mapped_bytes - budget_bytes * share).max(0.0);
+        let growth_ns = match self.mapped_bytes > budget_bytes {
+            true => self.growth_ns * beyond_bytes / (self.mapped_bytes - budget_bytes),
+            false => self.growth_ns,
+        };
         Point {
             share,
             budget_bytes: (self.budget_bytes as f64 * share) as u64,
-            stalled_ns: waits_ns.max(evictions_ns) + self.first_ns,
+            stalled_ns: waits_ns.max(evictions_ns) + self.first_ns + growth_ns,
             is_known: from_disk <= self.max_from_disk.max(FEW_FROM_DISK),
         }
     }
@@ -543,6 +557,17 @@ mod tests {
         let with_the_hot = spared(&report, 1.1);
         assert!((0.4..0.62).contains(&with_the_hot), "{with_the_hot}");
         assert!(spared(&report, 2.0) < 0.75);
+    }
+
+    #[test]
+    fn waits_of_first_touches_shrink_with_memory_beyond_the_budget() {
+        let refaults = run(exponential(1000.0, LEFT / 100));
+        let bytes = refaults.budget_bytes;
+        let report = Report { stalled_ns: 1 << 30, mapped_peak_bytes: 4 * bytes, ..refaults };
+        for (share, expected) in [(2.0, 0.33), (3.0, 0.67), (4.0, 1.0)] {
+            let spared = spared(&report, share);
+            assert!((spared - expected).abs() < 0.02, "{share}: {spared}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::curve::Curve;
 use crate::report::Report;
 use crate::units::bytes;
 use serde::Serialize;
-use softswap_engine::api::settings::{SPARE_BYTES, SPARE_PART};
+use softswap_engine::api::settings::{MIN_MEMORY_BYTES, SPARE_BYTES, SPARE_PART};
 use softswap_engine::base::stats::StopReason;
 
 /// Bounds of the search, as shares of the run's budget.
@@ -80,7 +80,7 @@ fn smallest_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     let own_s = (report.wall_s - lost_s).max(report.wall_s / 1000.0);
     let slowdown = |ns: f64| 1.0 + lost_s * (ns / stalled_ns.max(1.0)) / own_s;
     let of = |memory_bytes: u64, slowdown: f64, is_at_most| Estimate {
-        memory_bytes: memory_bytes.next_multiple_of(MIB),
+        memory_bytes: memory_bytes.max(MIN_MEMORY_BYTES).next_multiple_of(MIB),
         slowdown,
         slowdown_limit,
         is_at_most,
@@ -167,11 +167,11 @@ mod tests {
     use super::*;
     use crate::report::{History, Outcome, Tier};
 
-    /// Returns a run of ten seconds with a thousand resident pages and as many evicted ones, touched
-    /// at random, that waited for half of its time.
+    /// Returns a run of ten seconds with 16,000 resident pages and as many evicted ones, touched at
+    /// random, that waited for half of its time.
     fn run() -> Report {
-        let (budget_bytes, count) = (1000 * 4096, 100_000);
-        let bucket = |at: u64| (128 << at, count >> at.abs_diff(3).max(1));
+        let (budget_bytes, count) = (16_000 * 4096, 100_000);
+        let bucket = |at: u64| (2048 << at, count >> at.abs_diff(3).max(1));
         let returns: Vec<_> = (0..6).map(bucket).collect();
         let count = returns.iter().map(|(_, count)| count).sum();
         Report {
@@ -182,7 +182,7 @@ mod tests {
             budget_bytes,
             used_peak_bytes: budget_bytes,
             mapped_peak_bytes: 64 * budget_bytes,
-            pages_out: 100_000,
+            pages_out: 1_600_000,
             stalled_ns: 5_000_000_000,
             faults: [("pool".to_string(), Tier { count, ..Tier::default() })].into(),
             latencies: [("pool".to_string(), vec![(4_500_000_000 / count, count)])].into(),
@@ -204,10 +204,10 @@ mod tests {
 
     #[test]
     fn no_more_is_needed_than_the_whole_memory() {
-        let whole = Report { mapped_peak_bytes: 1 << 20, ..run() };
+        let whole = Report { mapped_peak_bytes: 64 << 20, ..run() };
         let estimate = size_for(&whole, 1.0001).unwrap();
-        assert_eq!((estimate.memory_bytes, estimate.slowdown), (8 << 20, 1.0));
-        assert!(size_for(&whole, 3.0).unwrap().memory_bytes < 8 << 20);
+        assert_eq!((estimate.memory_bytes, estimate.slowdown), (75 << 20, 1.0));
+        assert!(size_for(&whole, 3.0).unwrap().memory_bytes < 75 << 20);
     }
 
     #[test]
@@ -232,6 +232,8 @@ mod tests {
         };
         assert_eq!(size_for(&fitted, 1.5).unwrap().memory_bytes, 92 << 20);
         assert!(size_for(&fitted, 1.5).unwrap().is_at_most);
+        let small = Report { used_peak_bytes: 4096, ..fitted.clone() };
+        assert_eq!(size_for(&small, 1.5).unwrap().memory_bytes, MIN_MEMORY_BYTES);
         let silent = Report { used_peak_bytes: 0, ..fitted.clone() };
         assert!(size_for(&silent, 1.5).unwrap_err().contains("--memory"));
         let stopped = Report { outcome: Outcome::default(), ..fitted };

@@ -351,7 +351,7 @@ impl Report {
         use serde::de::Error;
         // serde would take the values of an array for the fields.
         if !text.trim_start().starts_with('{') {
-            return Err(Error::custom("it is not a JSON object"));
+            return Err(Error::custom("it is neither a JSON object nor a page of softswap"));
         }
         let report: Report = serde_json::from_str(text)?;
         match report.schema {
@@ -509,6 +509,6 @@ mod tests {
         assert!(read(r#"{"schema": 7}"#).unwrap_err().to_string().contains("schema 7"));
         assert!(read("{}").unwrap_err().to_string().contains("no key `schema`"));
         assert!(read("banana").is_err());
-        assert!(read("[1, 2]").unwrap_err().to_string().contains("not a JSON object"));
+        assert!(read("[1, 2]").unwrap_err().to_string().contains("neither a JSON object"));
     }
 }

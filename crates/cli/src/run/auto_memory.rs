@@ -6,10 +6,10 @@
 //! less if a memory control group allows less. The budget also shrinks while
 //! pressure (PSI) shows that processes wait for memory.
 
-use crate::memory_limits::{self, GroupVersion};
+use crate::memory_limits::{self, Available, GroupVersion};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_sys::memory::dram_bytes;
-use softswap_view::units::parse_size;
+use softswap_view::units::{self, parse_size};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -138,6 +138,35 @@ pub(super) fn advised_bytes(available_bytes: u64, outside_bytes: u64) -> u64 {
     let most_bytes = available_bytes.saturating_sub(outside_bytes);
     let floor_bytes = default_floor(available_bytes).min(most_bytes);
     available_bytes.saturating_sub(kept_bytes).max(floor_bytes)
+}
+
+/// Returns a note if the available memory does not allow a budget and some memory outside it.
+/// `shown` is the budget as requested; `remedy` says how to set a size in MiB.
+pub(crate) fn too_large(
+    shown: &str,
+    bytes: u64,
+    available: &Available,
+    remedy: impl FnOnce(u64) -> String,
+) -> Option<String> {
+    let fits_bytes = advised_bytes(available.bytes, 0);
+    let physical_bytes = dram_bytes();
+    let problem = if available.is_group && bytes > fits_bytes {
+        format!(
+            "is too large for the {} that the {} allows: code, stacks and other memory outside the \
+             budget also count, so the kernel may kill the program",
+            units::bytes(available.bytes),
+            available.because
+        )
+    } else if bytes > physical_bytes {
+        format!(
+            "is more than the machine's {} of DRAM; the program may use all DRAM, so the kernel \
+             may swap, or kill the program",
+            units::bytes(physical_bytes)
+        )
+    } else {
+        return None;
+    };
+    Some(format!("{shown} {problem}; use {}", remedy(fits_bytes >> 20)))
 }
 
 fn default_floor(available_bytes: u64) -> u64 {

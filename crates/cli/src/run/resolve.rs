@@ -3,10 +3,10 @@
 
 use super::advertised;
 use super::areas;
-use super::auto_memory::{Bounds, advised_bytes, fitting_bytes};
+use super::auto_memory::{Bounds, fitting_bytes, too_large};
 use super::options::{CommandLineOptions, RunArgs};
 use super::sourced::{Sourced, without_password};
-use crate::refusal::{OrRefuse, Refusal};
+use crate::refusal::{Refusal, plain};
 use crate::{library, memory_limits};
 use clap::Args;
 use softswap_engine::api::settings::{
@@ -14,6 +14,7 @@ use softswap_engine::api::settings::{
 };
 use softswap_remote::secret;
 use softswap_sys::control_socket;
+use softswap_sys::memory::dram_bytes;
 use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -318,9 +319,11 @@ fn options() -> Vec<clap::Arg> {
 
 fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .or_usage(format_args!("--config {shown}: the file cannot be read, choose another"))?;
-    parse_file(&text, options).map_err(|why| Refusal::usage(format!("--config {shown}: {why}")))
+    let refuse = |why| Refusal::usage(format!("--config {shown}: {why}"));
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        refuse(format!("the file cannot be read: {}; choose another", plain(&error)))
+    })?;
+    parse_file(&text, options).map_err(refuse)
 }
 
 fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> {
@@ -371,7 +374,7 @@ fn resolve_memory(
             return Err(asked.refuse("only --memory, the budget of the whole tree, can be auto"));
         }
         let bounds = bounds.map_err(|why| asked.refuse(why))?;
-        notes.extend(too_large_for_group(&asked.shown, bounds.floor_bytes));
+        notes.extend(note_if_too_large(&asked.shown, bounds.floor_bytes));
         return Ok((bounds.first(), Some(bounds)));
     }
     let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
@@ -401,35 +404,15 @@ fn resolve_memory(
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
-    let physical = softswap_sys::memory::dram_bytes();
-    if bytes > physical {
-        notes.push(format!(
-            "{} is more than the machine's {} of DRAM; the program may use all DRAM, so the \
-             kernel may swap, or kill the program; leave {option} out to use what is available",
-            asked.shown,
-            units::bytes(physical)
-        ));
-    } else {
-        notes.extend(too_large_for_group(&asked.shown, bytes));
-    }
+    notes.extend(note_if_too_large(&asked.shown, bytes));
     // Tables are sized for the resident memory.
-    Ok((bytes.min(physical), None))
+    Ok((bytes.min(dram_bytes()), None))
 }
 
-/// Returns a note if a control group does not allow the budget and some memory outside it.
-fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
-    let available = memory_limits::available();
-    let fits_bytes = advised_bytes(available.bytes, 0);
-    (available.is_group && bytes > fits_bytes).then(|| {
-        format!(
-            "{shown} is too large for the {} that the {} allows: code, stacks and other memory \
-             outside the budget also count, so the kernel may kill the program; use --memory auto, \
-             or --memory {}M",
-            units::bytes(available.bytes),
-            available.because,
-            fits_bytes >> 20
-        )
-    })
+/// Returns a note if the budget does not fit the memory that is available now.
+fn note_if_too_large(shown: &str, bytes: u64) -> Option<String> {
+    let remedy = |mib| format!("--memory auto, or --memory {mib}M");
+    too_large(shown, bytes, &memory_limits::available(), remedy)
 }
 
 #[cfg(test)]
@@ -547,8 +530,8 @@ mod tests {
     #[test]
     fn budget_beyond_dram_is_noted_with_remedy() {
         let notes = settled(&["--memory", "99999G"], &[], "").unwrap().notes;
-        let remedy = "; leave --memory out to use what is available";
-        assert!(notes.iter().any(|note| note.ends_with(remedy)), "{notes:?}");
+        let has_remedy = |note: &String| note.contains("; use --memory auto, or --memory ");
+        assert!(notes.iter().any(has_remedy), "{notes:?}");
     }
 
     #[test]

@@ -351,7 +351,7 @@ impl Budget {
             self.is_auto.store(true, Relaxed);
             return Ok(());
         }
-        let bytes = parse_size(text).map_err(|why| format!("memory: {why}"))?;
+        let bytes = parse_size(text).map_err(|why| format!("memory {text}: {why}"))?;
         if bytes < MIN_MEMORY_BYTES {
             let least = units::bytes(MIN_MEMORY_BYTES);
             return Err(format!("memory: {text} is too small: a process needs {least}"));

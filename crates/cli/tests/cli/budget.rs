@@ -83,6 +83,9 @@ fn proposed_budgets_fit_the_control_group() {
     assert_contains_all(&diagnosis.stdout_text(), &["use --memory auto, or at most --memory 7"]);
     let small = finish(group.command(&softswap).args(["run", "--memory", "1K", "true"]));
     assert_contains_all(&small.stderr, &["give more, such as --memory 7"]);
+    let large = finish(group.command(&softswap).args(["run", "--memory", "99999G", "true"]));
+    let note = "note: --memory 99999G is too large for the";
+    assert_contains_all(&large.stderr, &[note, "control group", "auto, or --memory 7"]);
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     // The program fits this budget, but the budget does not fit the group.

@@ -144,7 +144,11 @@ fn invalid_http_requests_are_rejected() {
     for method in ["POST", "PUT", "DELETE"] {
         assert_eq!(export.query(method, "/metrics").0, 405);
     }
-    refused(&["export", "--listen", &export.address], 1, &["use another port"]);
+    refused(
+        &["export", "--listen", &export.address],
+        1,
+        &["Address already in use; use another port"],
+    );
     refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
     refused(&["export", "--listen", "localhost:10187"], 2, &["such as 127.0.0.1:10187"]);
     // An address reserved for documentation (TEST-NET-1).

@@ -344,6 +344,23 @@ fn only_owner_and_root_may_query() {
 }
 
 #[test]
+fn process_with_unreadable_memory_map_is_reported() {
+    let binaries = tempfile::tempdir().unwrap();
+    copy_binaries(binaries.path());
+    // With PR_SET_DUMPABLE 0, the user may not read the memory map.
+    let script = "import ctypes, os, subprocess, sys\n\
+                  ctypes.CDLL(None).prctl(4, 0)\n\
+                  sys.exit(subprocess.call([sys.argv[1], 'stat', str(os.getpid())]))";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(binaries.path().join("softswap")).current_dir("/");
+    if is_root() {
+        command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
+    }
+    let parts = ["its memory map is not readable", "probably not managed", "softswap run"];
+    assert_output(&command.output().unwrap(), 1, &parts);
+}
+
+#[test]
 fn process_with_new_uid_rejects_old_uid() {
     if !is_root() {
         return eprintln!("skipped: only root can change the user");

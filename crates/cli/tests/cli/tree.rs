@@ -1,7 +1,7 @@
 //! One budget for all processes of a tree.
 
 use crate::common::area::succeeds;
-use crate::common::{is_root, json_file, skip};
+use crate::common::{assert_contains_all, is_root, json_file, skip};
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::{query, refused, stat, stdout_of, wait_for, wait_until};
 use crate::support::processes::kill;
@@ -336,6 +336,7 @@ fn tree_limit_can_be_lowered_and_raised() {
     }
     assert_eq!(stdout_of(&["ctl", &run, "get", "memory"]), "80M\n");
     refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too small", "8.0 MiB"]);
+    refused(&["ctl", &run, "set", "memory", "5X"], 2, &["memory 5X: not a size", "512M"]);
     // Other settings belong to a program, here to the sleeping shell.
     refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["is asleep"]);
     let stat = tree.stat();
@@ -389,8 +390,16 @@ while not os.path.exists(seen): time.sleep(0.02)
     tree.wait_for_answer("a lower budget", |stat| bytes(stat, "budget_bytes") < LEFT_BYTES);
     std::fs::write(&seen, "").unwrap();
     other.finish(LIMIT).expect_success("the program that allocated memory");
-    let set = stdout_of(&["ctl", &tree.pid(), "set", "memory", "100M"]);
-    assert!(set.starts_with("memory = 100M"), "{set}");
+    let set = |to| {
+        let answer = query(&["ctl", &tree.pid(), "set", "memory", to]);
+        [answer.stdout, answer.stderr].map(|text| String::from_utf8(text).unwrap())
+    };
+    let [stdout, stderr] = set("99999G");
+    assert!(stdout.starts_with("memory = "), "{stdout}");
+    let parts = ["note: memory 99999G is too large for the", &directory, "set memory 5"];
+    assert_contains_all(&stderr, &parts);
+    let [stdout, stderr] = set("100M");
+    assert!(stdout.starts_with("memory = 100M") && stderr.is_empty(), "{stdout}{stderr}");
     assert!(stdout_of(&["ctl", &tree.pid(), "set", "memory", "auto"]).contains("M (auto)"));
     // The hog compares its data and exits if it differs.
     assert!(!tree.running.has_ended() && group.oom_kills() == 0);

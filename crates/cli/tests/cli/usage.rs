@@ -42,7 +42,7 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
             "--report /no/such/dir/r.json",
             &["cannot be written", "`mkdir -p /no/such/dir`, or choose another"],
         ),
-        ("--config /no/such/file", &["cannot be read, choose another"]),
+        ("--config /no/such/file", &["cannot be read: No such file or directory; choose another"]),
         ("--no-such-option", &["--help"]),
     ];
     let swap = tempfile::tempdir().unwrap();
@@ -95,6 +95,13 @@ fn common_mistakes_get_a_hint() {
         (&["ctl", "set", "memory", "auto", "1"], 2, &["first: `softswap ctl 1 set memory auto`"]),
         (&["ctl", "memory", "1G"], 2, &["first: `softswap ctl PID set memory 1G`"]),
         (&["stat", "banana"], 2, &["a PID is a number; `pgrep -a NAME` finds it"]),
+        (&["record", "banana"], 2, &["a PID is a number; `pgrep -a NAME` finds it"]),
+        (
+            &["ctl", "1", "stat"],
+            2,
+            &["unrecognized subcommand 'stat'", "tip: did you mean `softswap stat 1`?"],
+        ),
+        (&["stat", "--json"], 2, &["<PID>", "`softswap top` shows the PIDs of all programs"]),
         (&["run", "--", "sh -c true"], 127, &["leave out the quotes", "sh -c 'sh -c true'"]),
     ];
     for (words, status, parts) in table {

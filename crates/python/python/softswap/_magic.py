@@ -2,6 +2,7 @@
 import json
 import os
 import subprocess
+import sys
 
 from ._command import command
 
@@ -16,6 +17,7 @@ def run(*arguments):
     succeeded."""
     finished = subprocess.run([command(), *arguments], capture_output=True, text=True)
     if finished.returncode == 0:
+        print(finished.stderr, end="", file=sys.stderr)
         return finished.stdout.strip(), True
     failed = f"softswap {arguments[0]} failed with status {finished.returncode}"
     return finished.stderr.strip() or failed, False

@@ -211,6 +211,14 @@ fn impossible_requests_are_rejected_with_reason() {
 }
 
 #[test]
+fn budget_beyond_dram_is_all_dram() {
+    let _guard = exclusive();
+    let budget = |size| pool(size).stats().budget_bytes;
+    let dram_bytes = budget("99999G");
+    assert!(dram_bytes < 99_999 << 30 && budget("999999G") == dram_bytes, "{dram_bytes}");
+}
+
+#[test]
 fn budget_can_be_changed() {
     let _guard = exclusive();
     let pool = pool("32M");

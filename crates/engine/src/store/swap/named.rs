@@ -52,13 +52,13 @@ pub enum ActivateError {
     #[error(
         "{} has {bytes} bytes, too few for a swap area, which needs at least {}: choose a larger \
          one, or enlarge it{}",
-        path.display(), MIN_PAGES * PAGE_BYTES, how_to_enlarge(path, *is_device)
+        path.display(), ByteSize(MIN_PAGES * PAGE_BYTES), how_to_enlarge(path, *is_device)
     )]
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
     #[error(
-        "{} has {bytes} bytes, but the swap area in it has only {area_bytes}; at least {} are \
-         needed: format it again with `{} {}`, or choose another file or device",
-        path.display(), MIN_PAGES * PAGE_BYTES, mkswap(*is_raw), path.display()
+        "{} has {bytes} bytes, but the swap area in it has only {area_bytes} bytes; at least {} \
+         are needed: format it again with `{} {}`, or choose another file or device",
+        path.display(), ByteSize(MIN_PAGES * PAGE_BYTES), mkswap(*is_raw), path.display()
     )]
     AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64, is_raw: bool },
     #[error(
