@@ -19,9 +19,9 @@
 //! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
 //!
 //! Each refault needs a free page, so it evicts one; first touches cause the other evictions. Waits
-//! for these shrink by the part of the program's memory that a larger budget holds. If pages are read from the disk, they are
-//! evicted during the reads. If pages refault from the pool at short intervals, eviction is the
-//! bottleneck ([`Curve::eviction_ns`]).
+//! for these shrink by the part of the program's memory that a larger budget holds. If pages are
+//! read from the disk, they are evicted during the reads. If pages refault from the pool at short
+//! intervals, eviction is the bottleneck ([`Curve::eviction_ns`]).
 
 use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
