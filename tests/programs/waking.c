@@ -128,7 +128,7 @@ static void *polls(void *argument)
     struct waiting *it = argument;
     struct pollfd *fds = calloc(1, 70000);
     fds->fd = it->ends[0], fds->events = POLLIN;
-    must(poll(fds, 1, 120000) == 1 && fds->revents == POLLIN, "poll");
+    must(poll(fds, 1, 1200000) == 1 && fds->revents == POLLIN, "poll");
     free(fds);
     return NULL;
 }
@@ -139,7 +139,7 @@ static void *waits_for_events(void *argument)
     struct epoll_event *event = calloc(1, 70000), wanted = {.events = EPOLLIN, .data.u64 = 7};
     int fd = epoll_create1(0);
     must(epoll_ctl(fd, EPOLL_CTL_ADD, it->ends[0], &wanted) == 0, "epoll_ctl");
-    must(epoll_wait(fd, event, 100, 120000) == 1 && event->data.u64 == 7, "epoll_wait");
+    must(epoll_wait(fd, event, 100, 1200000) == 1 && event->data.u64 == 7, "epoll_wait");
     close(fd), free(event);
     return NULL;
 }

@@ -3,9 +3,9 @@
 
 use crate::common::terminal::{START_JOB, TYPE_AT_READY};
 use crate::common::{json_file, run, std_run};
-use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
+use crate::support::control_client::{WAIT_TIMEOUT, eventually, wait_until};
 use crate::support::processes::{send, stat_of};
-use crate::support::{Swapped, python};
+use crate::support::{LIMIT, Running, Swapped, python, wait_for_rounds};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -319,21 +319,33 @@ fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
     let note = "note: the program allocated 5.0 GiB in one call";
     let maps = |flags: &str| {
         format!(
-            "import mmap, time; some = bytearray(40 << 20); \
+            "import mmap, os, time; some = bytearray(40 << 20); \
              m = mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS{flags}); \
-             time.sleep(2)"
+             print('ready', flush=True)\n\
+             while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): \
+             time.sleep(0.01)"
         )
     };
-    let notes = |program: &std::path::Path, arguments: &[&str]| {
-        let ended = Swapped::within("16M").run(program, arguments).ended;
+    let check = |program: &str, arguments: &[&str], expected: usize| {
+        let runtime_dir = tempfile::tempdir().unwrap();
+        let swapped = Swapped::within("16M");
+        let mut command = swapped.command(program, arguments);
+        let mut running = Running::start(command.env("SOFTSWAP_RUNTIME_DIR", runtime_dir.path()));
+        running.wait_for_line("ready");
+        if expected > 0 {
+            eventually("a note", || running.stderr_so_far().contains(note));
+        }
+        wait_for_rounds(running.id(), 2);
+        std::fs::write(runtime_dir.path().join("done"), "").unwrap();
+        let ended = running.finish(LIMIT);
         ended.expect_success("a program with a large mapping");
-        ended.stderr.matches(note).count()
+        assert_eq!(ended.stderr.matches(note).count(), expected, "{}", ended.stderr);
     };
     let python = python();
-    assert_eq!(notes(python.as_ref(), &["-c", &maps("")]), 1);
-    let shell = "\"$0\" -c \"$1\"; exit $?";
-    let started = ["-c", shell, python.to_str().unwrap(), &maps("")];
-    assert_eq!(notes("/bin/sh".as_ref(), &started), 1, "a started program prints the note once");
+    let python = python.to_str().unwrap();
+    check(python, &["-c", &maps("")], 1);
+    // A started program prints the note once.
+    check("/bin/sh", &["-c", "\"$0\" -c \"$1\"; exit $?", python, &maps("")], 1);
     // Reservations cause no note, because programs rarely use all of them.
-    assert_eq!(notes(python.as_ref(), &["-c", &maps(" | 0x4000")]), 0);
+    check(python, &["-c", &maps(" | 0x4000")], 0);
 }

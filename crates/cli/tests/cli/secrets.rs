@@ -83,6 +83,17 @@ fn child_has_no_key_of_later_parent_pages() {
     }
 }
 
+/// As root the child cannot open an area of its own. It can evict only pages that its parent has
+/// stored; the clock's hand finds them after 190 MiB of others.
+#[test]
+#[ignore = "half a minute: `make test-long` runs it"]
+fn child_without_an_area_evicts_stored_pages_behind_many_others() {
+    let dir = disk_dir();
+    let swapped = Swapped::within("192M").swap(dir.path().display());
+    let report = swapped.run_ok("worker", &["fork", "512"]);
+    assert_eq!(report.ended.stdout_text(), "ok worker\n");
+}
+
 /// `SOFTSWAP_ADVERSARY_SECONDS` sets how long the child attacks.
 #[test]
 fn a_child_with_the_source_opens_no_page_that_was_sealed_after_the_fork() {
