@@ -17,7 +17,7 @@ def main(softswap):
     program = PROGRAM.search(files[1].read_text())[1]
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "table.py").write_text(program)
-        command = [softswap, "run", "--memory", "256M", "--", "python3", "table.py"]
+        command = [Path(softswap).resolve() if "/" in softswap else softswap, "run", "--memory", "256M", "--", "python3", "table.py"]
         ended = subprocess.run(command, cwd=work, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
     if ended.returncode or not SUMMARY.fullmatch(ended.stdout):
