@@ -200,7 +200,7 @@ make_checks() {
     local checks=(tests/guest/check_{kernel_polling,polling,run,swap}.sh)
     if [ "$1" = "$old_release" ]; then
         checks=(tests/guest/check_run.sh)
-        [ -z "$wheel" ] || checks+=(tests/guest/check_debian_11.sh)
+        [ -z "$wheel" ] || checks+=(tests/guest/check_wheel.sh)
     fi
     cp "${checks[@]}" "$2/"
 }

@@ -79,7 +79,8 @@ fn impossible_engine_is_reported_at_start() {
 fn page_protection_replaces_refused_userfaultfd() {
     let sleeping = compiled("sleeping").display().to_string();
     for filter in ["contained", "on_linux_4_18"] {
-        for case in ["wakes", "threads", "small_stack", "vforks", "cancels", "main_ends", "closes"] {
+        for case in ["wakes", "threads", "small_stack", "vforks", "cancels", "main_ends", "closes"]
+        {
             let options = ["--reserve", "0", "--memory-per-process", "64M"];
             let ended = filtered(filter, &options, &[&sleeping, case]);
             ended.expect_ok(case);
