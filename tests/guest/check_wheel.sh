@@ -26,9 +26,9 @@ doctor_names_protection() {
 
 # The program of `make demo`, in a quarter of its memory.
 demo_has_equal_answer() {
-    job="/usr/bin/python3 -B /job/sqlite.py --mib 256"
+    job="/usr/bin/python3 -B /job/sqlite.py --mib 128"
     inside nobody $job >/tmp/plain || return
-    inside nobody /venv/bin/softswap run --memory 64M --report /var/tmp/report.json -- $job \
+    inside nobody /venv/bin/softswap run --memory 48M --report /var/tmp/report.json -- $job \
         >/tmp/swapped || return
     cmp /tmp/plain /tmp/swapped || return
     cp "$debian/var/tmp/report.json" /tmp/report.json
