@@ -39,14 +39,26 @@ cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
 sysroot := $(shell RUSTUP_TOOLCHAIN="$(toolchain)" rustc --print sysroot 2>/dev/null)
 paths = $(CURDIR)=. $(cargo_home)/registry/src=crates.io $(cargo_home)=cargo \
   $(abspath $(TARGET_DIR))=target $(sysroot)=rust
-remap_rust = $(RUSTFLAGS) $(addprefix --remap-path-prefix=,$(paths))
+remap_rust = $(RUSTFLAGS) $(addprefix --remap-path-prefix=,$(paths)) $(addprefix -Clink-arg=,$(old_glibc))
 remap_c = $(CFLAGS) $(addprefix -ffile-prefix-map=,$(paths))
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-long test-flaky test-compat test-guest deny fuzz miri tsan install install-debug uninstall deb wheel test-wheel dist clean help tools-deb tools-wheel tools-dist
+.PHONY: build check demo test bench doc test-long test-flaky test-compat test-guest deny fuzz miri tsan install install-debug uninstall deb wheel tarball test-wheel dist clean help tools-deb tools-wheel tools-dist
+
+# GLIBC=2.28 makes binaries that need no newer glibc (needs `pip install ziglang`).
+ifdef GLIBC
+stubs := $(abspath $(TARGET_DIR))/glibc-$(GLIBC)
+# The system's libgcc_s.so.1 needs symbols of the system's glibc.
+old_glibc := -B$(stubs) -L$(stubs) -Wl,--allow-shlib-undefined
+$(stubs):
+	$(call needs,python-zig,pip install ziglang)
+	packaging/glibc.sh $(GLIBC) $@
+build: | $(stubs)
+endif
 
 build wheel: export RUSTFLAGS := $(remap_rust)
 build wheel: export CFLAGS := $(remap_c)
+build: export LDFLAGS += $(old_glibc)
 build: ## build the command, its benchmarks, the libraries, man pages and completions
 	$(CARGO) build --release --workspace
 	crates/capi/link.sh "$(RELEASE)/libsoftswap_c.a" "$(RELEASE)/capi"
@@ -181,6 +193,7 @@ tools-wheel:
 	$(call needs,maturin,pip install maturin)
 	$(call needs,auditwheel,pip install auditwheel)
 tools-dist: tools-deb tools-wheel
+	$(call needs,python-zig,pip install ziglang)
 	$(call needs,cargo-cyclonedx,cargo install --locked cargo-cyclonedx)
 
 # The packages contain what `make install` installs. Debug information is in separate packages.
@@ -192,12 +205,13 @@ deb: tools-deb build ## build the Debian packages into dist/ (needs debhelper)
 	mv "$(RELEASE)"/deb/*.deb dist/
 	packaging/paths.sh $$(find "$(RELEASE)/deb/softswap/debian/tmp" -type f)
 
-# pip installs the contents of `scripts` and `data` like `make install`. The wheel's tag is the
-# build machine's glibc version, at most 2.34, because the library uses no newer symbols; auditwheel
-# checks that.
+# The oldest glibc that the binaries run with: the build machine's, at most 2.34, because they use no
+# newer symbols. The packages check that.
 data := crates/python/softswap.data
-glibc = $(shell getconf GNU_LIBC_VERSION | sed 's/.* //')
-MANYLINUX ?= manylinux_$(subst .,_,$(shell printf '2.34\n$(glibc)\n' | sort -V | head -1))
+built_with = $(shell getconf GNU_LIBC_VERSION | sed 's/.* //')
+glibc = $(or $(GLIBC),$(shell printf '2.34\n$(built_with)\n' | sort -V | head -1))
+MANYLINUX ?= manylinux_$(subst .,_,$(glibc))
+# pip installs the contents of `scripts` and `data` like `make install`.
 wheel: tools-wheel build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
 	rm -rf $(data)
 	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1 \
@@ -214,12 +228,26 @@ wheel: tools-wheel build ## build the wheel for Python into dist/ (needs `pip in
 	python3 -m zipfile -e dist/softswap-*.whl "$(RELEASE)/wheel"
 	packaging/paths.sh $$(find "$(RELEASE)/wheel" -type f)
 
+# Unpacked anywhere, it works in place: softswap finds its library in the folder next to its own.
+unpacked = softswap-$(version)-glibc$(glibc)-x86_64
+tarball: build ## pack what install installs into dist/, for any directory
+	rm -rf "$(RELEASE)/tarball"
+	$(MAKE) install DESTDIR="$(abspath $(RELEASE))/tarball" PREFIX=/$(unpacked)
+	sed -i 's|^prefix=.*|prefix=$${pcfiledir}/../..|; s|^libdir=.*|libdir=$${prefix}/lib|' \
+	  "$(RELEASE)/tarball/$(unpacked)/lib/pkgconfig/softswap_c.pc"
+	packaging/licences.py >"$(RELEASE)/tarball/$(unpacked)/share/doc/softswap/licences.txt"
+	packaging/paths.sh $$(find "$(RELEASE)/tarball" -type f)
+	cd "$(RELEASE)/tarball/$(unpacked)" && { objdump -T bin/* lib/*/*.so lib/*.so.* | \
+	  grep -oE 'GLIBC_[0-9.]+'; echo GLIBC_$(glibc); } | sort -V | tail -n 1 | grep -x 'GLIBC_$(glibc)'
+	mkdir -p dist
+	tar -C "$(RELEASE)/tarball" --owner=0 --group=0 --sort=name -cJf "dist/$(unpacked).tar.xz" $(unpacked)
+
 test-wheel: ## install the wheel of dist/ into a fresh environment and run its tests (fetches NumPy)
 	tests/wheel.sh
 
 dist: tools-dist ## build all packages into dist/, with checksums and a list of what is in them (SBOM)
 	rm -rf dist
-	$(MAKE) deb wheel
+	$(MAKE) deb wheel tarball GLIBC=$(or $(GLIBC),2.28)
 	$(CARGO) cyclonedx --manifest-path crates/python/Cargo.toml --format json --override-filename softswap.cdx
 	for crate in cli bench runtime capi python; do \
 	  mv crates/$$crate/softswap.cdx.json dist/softswap-$$crate.cdx.json || exit; \
@@ -234,7 +262,7 @@ clean: ## remove what was built
 	rm -rf dist
 
 # Targets for users come first.
-for_users := build install install-debug uninstall demo bench wheel deb dist
+for_users := build install install-debug uninstall demo bench wheel tarball deb dist
 listed = @sed -n 's/^\([a-z-]*\):[^\#]*\#\# \(.*\)/\1\t\2/p' $(MAKEFILE_LIST)
 is_for_user := ^($(subst $(empty) ,|,$(for_users)))	
 help: ## show this list

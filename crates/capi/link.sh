@@ -18,7 +18,7 @@ library=libsoftswap_c.so.$version
 
 mkdir -p "$directory"
 # nodelete: the library stays loaded, because its SIGBUS handler stays installed.
-"${CC:-cc}" -shared -o "$directory/$library" \
+"${CC:-cc}" ${LDFLAGS:-} -shared -o "$directory/$library" \
     -Wl,-soname,"$soname" -Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now \
     -Wl,--version-script="$here/softswap_c.map" -Wl,--gc-sections \
     -Wl,--whole-archive "$archive" -Wl,--no-whole-archive -lgcc_s -lpthread -lm -ldl

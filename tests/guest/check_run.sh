@@ -1,16 +1,22 @@
 # softswap runs complete programs on this kernel. Their data must be correct.
 
-# Kernels with UFFDIO_MOVE.
+# Kernels with UFFDIO_MOVE, and with userfaultfd for users without privileges.
 kernel_is 6 8 && moves=true || moves=false
+kernel_is 5 11 && faults=userfaultfd || faults=protection
 
 doctor_agrees() {
     softswap doctor --swap /swap || return
     softswap doctor --swap /swap --json >/tmp/doctor.json
-    echo "expected support of userfaultfd-move: $moves"
-    wanted=missing
-    [ "$moves" = false ] || wanted=ok
-    tr -d ' \n' </tmp/doctor.json | grep -q "\"name\":\"userfaultfd-move\",\"status\":\"$wanted\""
+    tr -d ' \n' </tmp/doctor.json >/tmp/doctor
+    echo "expected: faults by $faults, support of userfaultfd-move: $moves"
+    case $faults-$moves in
+        protection-*) finds_check userfaultfd-user-mode missing && finds_check page-protection ok ;;
+        *-true) finds_check userfaultfd-move ok ;;
+        *) finds_check userfaultfd-move missing ;;
+    esac
 }
+
+finds_check() { grep -q "\"name\":\"$1\",\"status\":\"$2\"" /tmp/doctor; }
 
 figure() {
     sed -n "s/^ *\"$1\": \(.*[^,]\),*\$/\1/p" /tmp/report.json
@@ -30,7 +36,7 @@ swaps() {
     su -s /bin/sh "$user" -c "cd /tmp && softswap run --memory 8M --swap $dir --reserve 16M \
         --report /tmp/report.json $* -- \
         tiers --mib 4 --pressure 10 --only malloc-random --require-out" || return
-    says engine_started true && says uses_move "$moves" && says uses_direct_io true &&
+    says engine_started true && says uses_move "$moves" && says fault_mechanism "\"$faults\"" && says uses_direct_io true &&
         says uses_io_uring true && says checksum_errors 0 && says read_errors 0 &&
         says write_errors 0 && says bytes_written '[1-9][0-9]*' && says bytes_read '[1-9][0-9]*' ||
         return

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Boots Debian kernels in QEMU and runs checks in them: Linux 6.1, which lacks UFFDIO_MOVE, and the
-# newest kernel of the package archive. The guest has hardware that few machines have: an NVMe disk
-# with a poll queue and one without.
+# Boots Debian kernels in QEMU and runs checks in them: Linux 5.10, which lacks userfaultfd for
+# unprivileged users, 6.1, which lacks UFFDIO_MOVE, and the newest kernel of the package archive. The
+# guest has hardware that few machines have: an NVMe disk with a poll queue and one without. The guest
+# with Linux 5.10 also has a Debian 11 on a disk, in which the wheel of dist/ is installed and tested.
 #
 # QEMU emulates the CPU, so no KVM is needed. Times in the guest are meaningless; only ratios and
 # counts matter.
@@ -18,6 +19,8 @@ busybox=$cache/busybox/bin/busybox
 bin_dir=${SOFTSWAP_BIN_DIR:-$target/debug}
 # Timeout of a guest. It only detects hangs.
 boot_limit_s=300
+# Release of Linux 5.10, and the wheel to test with it, if they are available.
+old_release='' wheel=''
 export PATH=$PATH:/usr/sbin:/sbin
 
 work=
@@ -89,6 +92,55 @@ choose_kernels() {
     { grep '^6\.1\.' <<<"$all" | tail -n 1 || true; tail -n 1 <<<"$all"; } | uniq
 }
 
+# Makes a Debian 11 with its kernel. Prints why, if it cannot.
+make_debian_11() {
+    local fresh=$work/debian11 release
+    [ ! -d "$cache/debian11" ] || return 0
+    is_root || { echo "note: no guest with Linux 5.10: debootstrap needs root"; return 1; }
+    command -v debootstrap >/dev/null ||
+        { update_once && apt_get install -y --no-install-recommends debootstrap; } ||
+        { echo "note: no guest with Linux 5.10: no debootstrap: $(why_not)"; return 1; }
+    echo "downloading Debian 11"
+    debootstrap --variant=minbase --include=linux-image-amd64,python3-venv bullseye "$fresh" \
+        >"$work/debootstrap.log" 2>&1 ||
+        { echo "note: no guest with Linux 5.10: $(tail -n 1 "$work/debootstrap.log")"; return 1; }
+    release=$(ls "$fresh/lib/modules")
+    # In the form of other unpacked kernels. Debian 11 itself needs neither.
+    rm -rf "${cache:?}/$release"
+    mkdir -p "$cache/$release/lib"
+    mv "$fresh/boot" "$cache/$release/boot"
+    mv "$fresh/lib/modules" "$cache/$release/lib/modules"
+    mv "$fresh" "$cache/debian11"
+}
+
+# Installs the wheel in Debian 11 as a user does, without a compiler. pip downloads NumPy outside,
+# where it is configured, for Debian's Python.
+install_wheel() {
+    local root=$cache/debian11 packages=$cache/debian11/packages
+    rm -rf "$packages" "$root/venv" "$root/job"
+    mkdir "$packages" "$root/job"
+    python3 -m pip download --quiet --disable-pip-version-check --dest "$packages" \
+        --only-binary=:all: --python-version 3.9 --platform manylinux2014_x86_64 numpy || return
+    cp "$1" "$packages/"
+    cp crates/python/tests/test_wheel.py tests/programs/sqlite.py tests/programs/common.py "$root/job/"
+    chroot "$root" python3 -m venv /venv && chroot "$root" env -u PIP_FIND_LINKS /venv/bin/pip install \
+        --quiet --disable-pip-version-check --no-index --find-links /packages softswap numpy
+}
+
+# Adds Linux 5.10 to the kernels, and the wheel if one is built for an old glibc.
+add_linux_5_10() {
+    make_debian_11 || return 0
+    old_release=$(find "$cache" -maxdepth 1 -name '5.10.*-amd64' -printf '%f\n' | sort -V | tail -n 1)
+    kernels=$(printf '%s\n' "$old_release" "$kernels" | sort -Vu)
+    wheel=$(find dist -name 'softswap-*-manylinux_2_28_x86_64.whl' 2>/dev/null | tail -n 1)
+    if [ -z "$wheel" ]; then
+        echo "note: no wheel is tested with Linux 5.10: build it by \`make wheel GLIBC=2.28\`"
+    elif ! install_wheel "$wheel"; then
+        echo "note: no wheel is tested with Linux 5.10: pip cannot install it"
+        wheel=''
+    fi
+}
+
 all_unpacked() {
     local release
     for release in $1; do [ -d "$cache/$release" ] || return 1; done
@@ -138,9 +190,19 @@ copy_programs() {
     printf 'root:x:0:0::/tmp:/bin/sh\nnobody:x:65534:65534::/tmp:/bin/sh\n' >"$root/etc/passwd"
     printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
     cp tests/guest/init.sh "$root/init"
-    cp tests/guest/check_*.sh "$root/checks/"
     chmod -R a+rX "$root"
     chmod 755 "$root/init"
+}
+
+# make_checks RELEASE DIR: copies the scripts that apply to the kernel. Linux 5.10 lacks null_blk's
+# poll queues and the limits on zswap.
+make_checks() {
+    local checks=(tests/guest/check_{kernel_polling,polling,run,swap}.sh)
+    if [ "$1" = "$old_release" ]; then
+        checks=(tests/guest/check_run.sh)
+        [ -z "$wheel" ] || checks+=(tests/guest/check_wheel.sh)
+    fi
+    cp "${checks[@]}" "$2/"
 }
 
 # make_disks DIR: creates raw disks, and file systems without background writes, which would raise
@@ -162,10 +224,12 @@ add_namespace() {
 }
 
 # boot RELEASE: uses one CPU, because on a busy host QEMU spends most of its time synchronizing two.
+# There the kernel also takes a late timer for a broken one, unless told not to test it.
 boot() {
-    local release=$1 dir=$work/$1 arguments=() bus
+    local release=$1 dir=$work/$1 arguments=() memory=512 limit_s=$boot_limit_s bus
     mkdir "$dir"
     cp -r "$work/root" "$dir/root"
+    make_checks "$release" "$dir/root/checks"
     copy_modules "$release" "$dir/root"
     (cd "$dir/root" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$dir/initrd"
     make_disks "$dir"
@@ -176,11 +240,18 @@ boot() {
     # A disk whose reads take 2 ms each, long enough for hybrid polling to sleep.
     cp --sparse=always "$dir/polled.raw" "$dir/slow.raw"
     add_namespace "$dir/slow.raw" polled 3 throttling.iops-total=500
-    timeout -k 5 "$boot_limit_s" qemu-system-x86_64 -M q35 -accel tcg -cpu max -smp 1 -m 512 \
+    if [ -n "$wheel" ] && [ "$release" = "$old_release" ]; then
+        truncate -s 4G "$dir/debian11.ext4"
+        mkfs.ext4 -q -F -O ^has_journal -d "$cache/debian11" "$dir/debian11.ext4"
+        add_namespace "$dir/debian11.ext4" plain 3
+        # The wheel's tests take several minutes, and have an array of 1 GiB.
+        memory=2048 limit_s=3600
+    fi
+    timeout -k 5 "$limit_s" qemu-system-x86_64 -M q35 -accel tcg -cpu max -smp 1 -m "$memory" \
         -nodefaults -no-reboot -display none \
         -serial "file:$dir/console" -serial "file:$dir/results" \
         -kernel "$cache/$release/boot/vmlinuz-$release" -initrd "$dir/initrd" \
-        -append "console=ttyS0 quiet panic=-1" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check" \
         -device nvme,id=polled,serial=polled -device nvme,id=plain,serial=plain,max_ioqpairs=1 \
         "${arguments[@]}" >"$dir/qemu" 2>&1 &
     guests+=($!)
@@ -192,7 +263,7 @@ judge() {
     printf '\n-- Linux %s, emulated: only ratios are meaningful\n' "$1"
     touch "$dir/results"
     tr -d '\r' <"$dir/results" >"$log"
-    for name in $check_names; do
+    for name in $(sed -n 's/^check \([a-z0-9-]*\) .*/\1/p' "$dir/root/init" "$dir"/root/checks/*.sh); do
         line=$(grep "^CHECK $name " "$log" | sed 's/^CHECK [^ ]* //' || true)
         printf '%-32s %s\n' "$name" "${line:-FAIL no result}"
         case $line in
@@ -228,6 +299,7 @@ fi
 for release in $kernels; do unpack_kernel "$release"; done
 grep -q '^6\.1\.' <<<"$kernels" || echo "note: the archive has no Linux 6.1"
 [ "$(wc -l <<<"$kernels")" -gt 1 ] || echo "note: the archive has one kernel only"
+add_linux_5_10
 
 # If the user sets a directory, it contains the built programs.
 [ -n "${SOFTSWAP_BIN_DIR:-}" ] || cargo build --workspace
@@ -237,7 +309,6 @@ for release in $kernels; do boot "$release"; done
 for guest in "${guests[@]}"; do wait "$guest" || echo "QEMU ended with status $?"; done
 guests=()
 echo "the guests took $((SECONDS - start)) s"
-check_names=$(sed -n 's/^check \([a-z0-9-]*\) .*/\1/p' tests/guest/init.sh tests/guest/check_*.sh)
 passed=0 failed=0 missed=()
 for release in $kernels; do judge "$release"; done
 verdict=ok

@@ -9,6 +9,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -423,6 +424,27 @@ static void main_ends(void)
     pthread_exit(NULL);
 }
 
+/* All descriptors of the program are closed, and none of the engine's. */
+static void closes(void)
+{
+    unsigned char *memory = mapped(100 * MIB, PROT_READ | PROT_WRITE);
+    int file = open("/dev/null", O_RDONLY), copy = dup2(file, 77);
+    fill(memory, 100 * MIB, 8);
+    closefrom(3);
+    must(file >= 3 && fcntl(file, F_GETFD) == -1 && errno == EBADF, "a closed descriptor");
+    must(copy == 77 && fcntl(copy, F_GETFD) == -1 && errno == EBADF, "a copy");
+    check(memory, 100 * MIB, 8, "memory after closefrom");
+}
+
+static int started_under(struct sock_filter *code, size_t len, char **arguments)
+{
+    struct sock_fprog filter = {.len = len, .filter = code};
+    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "PR_SET_NO_NEW_PRIVS");
+    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "PR_SET_SECCOMP");
+    execv(arguments[0], arguments);
+    return 3;
+}
+
 /* Starts a program under a filter that refuses the calls that Docker's default profile refuses. */
 static int contained(char **arguments)
 {
@@ -433,17 +455,38 @@ static int contained(char **arguments)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog filter = {.len = sizeof code / sizeof *code, .filter = code};
-    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "PR_SET_NO_NEW_PRIVS");
-    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "PR_SET_SECCOMP");
-    execv(arguments[0], arguments);
-    return 3;
+    return started_under(code, sizeof code / sizeof *code, arguments);
+}
+
+/* Starts a program under a filter that refuses what Linux 4.18 lacks: calls after rseq, the user
+ * mode of userfaultfd, kinds of advice after MADV_KEEPONFORK, and MREMAP_DONTUNMAP. */
+static int on_linux_4_18(char **arguments)
+{
+    enum { ADVICE = offsetof(struct seccomp_data, args[2]),
+           FLAGS = offsetof(struct seccomp_data, args[3]) };
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_rseq, 8, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 6, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 2),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ADVICE),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, MADV_KEEPONFORK, 3, 5),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 4),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, FLAGS),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MREMAP_DONTUNMAP, 0, 2),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    return started_under(code, sizeof code / sizeof *code, arguments);
 }
 
 int main(int count, char **arguments)
 {
     if (count > 2 && !strcmp(arguments[1], "contained"))
         return contained(arguments + 2);
+    if (count > 2 && !strcmp(arguments[1], "on_linux_4_18"))
+        return on_linux_4_18(arguments + 2);
     static const struct {
         const char *name;
         void (*run)(void);
@@ -451,7 +494,8 @@ int main(int count, char **arguments)
                  {"lazy", lazy},   {"forks", forks}, {"threads", threads},
                  {"small_stack", small_stack}, {"c11_thread", c11_thread}, {"vforks", vforks},
                  {"restarts", restarts}, {"main_ends", main_ends},
-                 {"cancels", cancels}, {"no_queue", no_queue}};
+                 {"cancels", cancels}, {"no_queue", no_queue},
+                 {"closes", closes}};
     filters_at_first = of_status("Seccomp_filters:");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (count > 1 && !strcmp(arguments[1], cases[i].name)) {

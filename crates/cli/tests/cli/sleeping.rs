@@ -6,7 +6,7 @@ use crate::support::{Ended, compiled, finish, softswap, softswap_with};
 use std::process::Command;
 
 /// Budget, case of the program, and its output before `ok`.
-const CASES: [(&str, &str, &str); 15] = [
+const CASES: [(&str, &str, &str); 16] = [
     // A program that fits its budget has no filter and no engine thread.
     ("256M", "fits", "threads 1\nawake 0\n"),
     // The heap uses huge pages only with a large budget.
@@ -30,6 +30,7 @@ const CASES: [(&str, &str, &str); 15] = [
     ("64M", "main_ends", "awake 1\n"),
     ("64M", "cancels", "awake 1\n"),
     ("64M", "no_queue", "awake 1\n"),
+    ("64M", "closes", "awake 1\n"),
 ];
 
 #[test]
@@ -58,16 +59,18 @@ fn summary_and_report_show_sleeping_process() {
     assert_eq!(report["engine_started"], false);
 }
 
-/// Runs `softswap run` with userfaultfd and io_uring forbidden, as in a container.
-fn contained(options: &[&str], program: &[&str]) -> Ended {
+/// Runs `softswap run` under a filter of calls: `contained` forbids userfaultfd and io_uring, as a
+/// container does, and `on_linux_4_18` what that kernel lacks.
+fn filtered(filter: &str, options: &[&str], program: &[&str]) -> Ended {
     let mut command = Command::new(compiled("sleeping"));
-    command.arg("contained").arg(softswap()).args(["run", "-q"]).args(options).arg("--");
+    command.arg(filter).arg(softswap()).args(["run", "-q"]).args(options).arg("--");
     finish(command.args(program))
 }
 
 #[test]
 fn impossible_engine_is_reported_at_start() {
-    let ended = contained(&["--memory", "256M", "--faults", "userfaultfd"], &["true"]);
+    let options = ["--memory", "256M", "--faults", "userfaultfd"];
+    let ended = filtered("contained", &options, &["true"]);
     assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
     assert!(ended.stderr.contains("userfaultfd"), "{}", ended.stderr);
 }
@@ -75,11 +78,14 @@ fn impossible_engine_is_reported_at_start() {
 #[test]
 fn page_protection_replaces_refused_userfaultfd() {
     let sleeping = compiled("sleeping").display().to_string();
-    for case in ["wakes", "threads", "small_stack", "vforks", "cancels", "main_ends"] {
-        let options = ["--reserve", "0", "--memory-per-process", "64M"];
-        let ended = contained(&options, &[&sleeping, case]);
-        ended.expect_ok(case);
-        assert!(ended.stdout_text().ends_with(&format!("awake 1\nok {case}\n")), "{case}");
+    for filter in ["contained", "on_linux_4_18"] {
+        for case in ["wakes", "threads", "small_stack", "vforks", "cancels", "main_ends", "closes"]
+        {
+            let options = ["--reserve", "0", "--memory-per-process", "64M"];
+            let ended = filtered(filter, &options, &[&sleeping, case]);
+            ended.expect_ok(case);
+            assert!(ended.stdout_text().ends_with(&format!("awake 1\nok {case}\n")), "{case}");
+        }
     }
 }
 

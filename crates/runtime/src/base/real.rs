@@ -17,8 +17,24 @@ impl Real {
     /// Returns the function's address, if a library in the global scope defines it.
     pub(crate) fn find(&self) -> Option<*mut c_void> {
         // SAFETY: the name is a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let find = || unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = self.version().map_or_else(find, |version| {
+            // SAFETY: both are C strings.
+            unsafe { libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), version.as_ptr()) }
+        });
         (!found.is_null()).then_some(found)
+    }
+
+    /// Returns the version since which the function has its present form. Before glibc 2.36,
+    /// RTLD_NEXT finds the oldest form.
+    fn version(&self) -> Option<&'static CStr> {
+        match self.name.to_bytes() {
+            b"timer_create" => Some(c"GLIBC_2.3.3"),
+            b"pthread_attr_setaffinity_np" => Some(c"GLIBC_2.3.4"),
+            b"lio_listio" | b"lio_listio64" => Some(c"GLIBC_2.4"),
+            b"posix_spawn" | b"posix_spawnp" => Some(c"GLIBC_2.15"),
+            _ => None,
+        }
     }
 
     /// Returns the function's address in one of these libraries, if the library is loaded.

@@ -51,6 +51,9 @@ static LOADER: Code = Code::empty();
 static LIBRARY: Code = Code::empty();
 /// The threads library of glibc before 2.34.
 static THREADS: Code = Code::empty();
+/// The library of `dlsym` and `dlerror` of glibc before 2.34. For each thread that calls `dlsym` it
+/// allocates a block, which later calls change.
+static OPENER: Code = Code::empty();
 
 /// Divisor: these allocations may take an eighth of the budget.
 const LIMIT_DIVISOR: usize = 8;
@@ -68,7 +71,7 @@ static LIMIT: AtomicUsize = AtomicUsize::new(0);
 static IN_LOADER: Real = Real::new(c"__tls_get_addr");
 static IN_LIBRARY: Real = Real::new(c"setlocale");
 static IN_THREADS: Real = Real::new(c"pthread_create");
-/// Before glibc 2.34, `dlerror` is in another library, which frees blocks allocated by the loader.
+/// The library also frees blocks allocated by the loader.
 static IN_OPENER: Real = Real::new(c"dlerror");
 
 pub(crate) fn loader() -> Option<Linked> {
@@ -87,9 +90,11 @@ pub(crate) fn find(budget_bytes: usize) -> Result<(), &'static str> {
     if !LOADER.find(IN_LOADER.get() as usize) || !LIBRARY.find(IN_LIBRARY.get() as usize) {
         return Err("cannot find the C library's code; only glibc programs are supported");
     }
-    let in_threads = IN_THREADS.get() as usize;
-    if !LIBRARY.contains(in_threads) {
-        THREADS.find(in_threads);
+    for (code, inside) in [(&THREADS, &IN_THREADS), (&OPENER, &IN_OPENER)] {
+        let inside = inside.get() as usize;
+        if !LIBRARY.contains(inside) {
+            code.find(inside);
+        }
     }
     LIMIT.store(budget_bytes / LIMIT_DIVISOR, Ordering::Relaxed);
     Ok(())
@@ -103,6 +108,7 @@ static SITES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 #[inline]
 pub(crate) fn keeps(caller: usize, size: usize) -> bool {
     LOADER.contains(caller)
+        || OPENER.contains(caller)
         || ((LIBRARY.contains(caller) || THREADS.contains(caller)) && may_take(caller, size))
 }
 

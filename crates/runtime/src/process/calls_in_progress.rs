@@ -165,6 +165,12 @@ fn populate(address: usize, len: usize) {
             return;
         }
     }
+    // Kernels before 5.14 lack both.
+    for page in (first..first + bytes).step_by(PAGE_SIZE) {
+        if !futex::fault_in_for_writing(page) {
+            uaccess::can_read(page);
+        }
+    }
 }
 
 /// Pins the buffers in a new engine that is not published yet.

@@ -8,12 +8,17 @@
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
-use crate::base::issue_call::{Arguments, answered_by, issue};
+use crate::base::issue_call::{Arguments, answered_by, engine_syscall, issue};
 use crate::base::real::real;
 use crate::memory::sleep_gate;
-use softswap_sys::own_descriptors;
+use rustix::fs::{Mode, OFlags, RawDir};
+use softswap_sys::{descriptor, own_descriptors};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 
 const NOT_OPEN: isize = refused(libc::EBADF);
+const NO_SUCH_CALL: isize = refused(libc::ENOSYS);
 
 fn is_engine_descriptor(fd: i32) -> bool {
     own_descriptors::contains(fd) && !instance::is_plain()
@@ -38,11 +43,36 @@ fn close_around(first: u32, last: u32, flags: u32) -> isize {
     0
 }
 
+/// Closes the descriptors from `first` on except the engine's, on a kernel without `close_range`
+/// (before 5.9). Does not allocate.
+fn close_listed(first: u32) -> io::Result<()> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = || rustix::fs::open(c"/proc/thread-self/fd", flags, Mode::empty());
+    let list = descriptor::with_raised_limit(open)?;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(&list, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let number = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        let Some(number) = number.filter(|number| *number >= first as i32) else { continue };
+        if number != list.as_raw_fd() && !is_engine_descriptor(number) {
+            issue(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]);
+        }
+    }
+    Ok(())
+}
+
 /// Gives the calling thread its own table of descriptors, with only the engine's open. So the
 /// thread keeps no file of the program open, and can still fault in pages. Returns false if the
 /// kernel refuses.
 pub(crate) fn unshare_descriptors() -> bool {
-    close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) >= 0
+    match close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
+        NO_SUCH_CALL => {
+            let flags = libc::CLONE_FILES as usize;
+            engine_syscall(libc::SYS_unshare, [flags, 0, 0, 0, 0, 0]) == 0
+                && close_listed(0).is_ok()
+        }
+        result => result >= 0,
+    }
 }
 
 /// Handles `close_range` as if the engine's descriptors did not exist.
@@ -87,7 +117,12 @@ pub unsafe extern "C" fn close(fd: i32) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: i32) {
-    answer_close_range([first.max(0) as usize, u32::MAX as usize, 0, 0, 0, 0]);
+    let first = first.max(0) as u32;
+    if answer_close_range([first as usize, u32::MAX as usize, 0, 0, 0, 0]) == NO_SUCH_CALL {
+        let _inside = sleep_gate::enter();
+        // As in the C library, the function reports no errors.
+        let _ = close_listed(first);
+    }
 }
 
 fn duplicate(number: i64, arguments: Arguments) -> isize {

@@ -79,6 +79,19 @@ pub fn wake_shared(word: &AtomicU64) {
     wake_by(libc::FUTEX_WAKE as usize, word.as_ptr() as usize, i32::MAX);
 }
 
+/// Faults a page in for writing, without a change of its content, by an atomic "or 0" in the kernel.
+/// Kernels before 5.14 have no advice that does so. Returns false if the word at `address` is not
+/// writable. A thread that waits on that word may wake early.
+pub fn fault_in_for_writing(address: usize) -> bool {
+    const WAKE_OP_PRIVATE: usize = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
+    const OR_ZERO: usize = (libc::FUTEX_OP_OR as usize) << 28;
+    let own = AtomicU32::new(0);
+    let args = [own.as_ptr() as usize, WAKE_OP_PRIVATE, 0, 0, address, OR_ZERO];
+    // SAFETY: the kernel does not read `own`, on which no thread waits. It changes no bit at
+    // `address`, and returns EFAULT if that is not writable.
+    unsafe { raw::syscall(libc::SYS_futex, args) >= 0 }
+}
+
 /// Backs off while waiting for a condition without a wake-up: spins for the first 1000 turns, then
 /// sleeps. Yielding is not enough: a waiter of higher priority would run again immediately.
 pub fn relax(turns: &mut u32) {
@@ -135,6 +148,27 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{self, PAGE_SIZE};
+
+    #[test]
+    fn page_is_faulted_in_for_writing_only_if_writable() {
+        let page = memory::map_new(PAGE_SIZE).unwrap();
+        let is_present = || {
+            let mut present = [0u8];
+            let args = [page, PAGE_SIZE, present.as_mut_ptr() as usize, 0, 0, 0];
+            // SAFETY: the kernel writes one byte, for one page.
+            assert_eq!(unsafe { raw::syscall(libc::SYS_mincore, args) }, 0);
+            present[0] & 1 == 1
+        };
+        // SAFETY: the page is mapped above, and no Rust reference points to it.
+        unsafe { memory::protect(page, PAGE_SIZE, libc::PROT_READ) }.unwrap();
+        assert!(!fault_in_for_writing(page) && !is_present());
+        // SAFETY: as above.
+        unsafe { memory::protect(page, PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE) }.unwrap();
+        assert!(fault_in_for_writing(page) && is_present());
+        // SAFETY: as above.
+        unsafe { memory::unmap(page, PAGE_SIZE) };
+    }
 
     #[test]
     fn lock_is_exclusive() {
