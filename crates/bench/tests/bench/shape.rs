@@ -10,7 +10,7 @@ type Check = fn(&Value);
 
 /// Arguments of a small run of each benchmark, and checks of its figures. A directory is appended
 /// after `--swap`.
-const SMALL: [(&str, Check); 14] = [
+const SMALL: [(&str, Check); 15] = [
     (
         "ablation --mechanisms standby --patterns hot_set --working-set 64M --seconds 0.02 \
          --programs hash_join --program-size 64M --rounds 1 --swap",
@@ -19,6 +19,7 @@ const SMALL: [(&str, Check); 14] = [
     ("bounce --rounds 2 --ms 5 --swap", command::assert_bounce),
     ("extents --tasks 1,4,8 --seconds 0.001 --rounds 1 --swap", extents::assert_bench),
     ("faults --pages 64 --swap", |_| ()),
+    ("faults --faults protection --pages 64 --swap", |_| ()),
     ("fits --rounds 1 --programs churn,starts --blocks 1000 --starts 2", |_| ()),
     ("io --rounds 1 --seconds 0.02 --size 2M --no-fio --swap", command::assert_io),
     ("library --rounds 1 --touches 20 --memory 32M --places pool,run --swap", |_| ()),

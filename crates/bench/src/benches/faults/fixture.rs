@@ -110,6 +110,12 @@ impl Fixture {
             .ok_or_else(|| Refusal::own("the managed window has no free space; reduce --pages"))
     }
 
+    /// Drops the content of the first `pages` pages of the bare window.
+    pub(super) fn empty_bare(&self, pages: usize) -> Option<()> {
+        let numbers: Vec<u64> = (0..pages as u64).collect();
+        (self.bare.discard_each(&numbers) == pages).then_some(())
+    }
+
     pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {
         Memory::new(self.bare.base(), pages * PAGE_SIZE)
     }

@@ -282,7 +282,7 @@ impl Bench {
 
     fn time_copies(&mut self, by_fault: bool) -> Option<Vec<u64>> {
         let bare = &self.fixture.bare;
-        bare.discard(0, self.pages * STRIDE).ok()?;
+        self.fixture.empty_bare(self.pages * STRIDE)?;
         if by_fault {
             return touch(self.bare, &self.order, false);
         }

@@ -64,7 +64,7 @@ impl Steps {
     /// Returns the time of a step for each page of `order`, in ns; `None` if one fails.
     pub(super) fn time(&mut self, step: Step, order: &[usize]) -> Option<Vec<u64>> {
         if matches!(step, Step::SignalEntry | Step::SignalReturn | Step::Install) {
-            self.fixture.bare.discard(0, self.bare.pages()).ok()?;
+            self.fixture.empty_bare(self.bare.pages())?;
         }
         order.iter().map(|page| self.time_one(step, *page)).collect()
     }
