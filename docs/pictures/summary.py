@@ -2,6 +2,7 @@
 """Replaces the summary in README.md and docs/start.md by that of a run of the program there. Takes
 the path of softswap. The machine must be idle, since the summary contains times."""
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ def main(softswap):
     program = PROGRAM.search(files[1].read_text())[1]
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "table.py").write_text(program)
-        command = [Path(softswap).resolve() if "/" in softswap else softswap, "run", "--memory", "256M", "--", "python3", "table.py"]
+        command = [softswap, "run", "--memory", "256M", "--", "python3", "table.py"]
         ended = subprocess.run(command, cwd=work, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
     if ended.returncode or not SUMMARY.fullmatch(ended.stdout):
@@ -31,4 +32,4 @@ def main(softswap):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(shutil.which(sys.argv[1])).resolve(strict=True))

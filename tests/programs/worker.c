@@ -4,9 +4,8 @@
  *
  * `worker fork` forks through the C library. `worker raw` forks with a system call instruction,
  * which bypasses softswap; then only memory is checked. A second argument is the size of the memory
- * in MiB. The worker makes system calls with its
- * own instructions, and uses only its stack and static memory, because after a raw fork it has
- * no other memory. */
+ * in MiB. The worker makes system calls with its own instructions, and uses only its stack and
+ * static memory, because after a raw fork it has no other memory. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +31,7 @@
         } \
     } while (0)
 
-static unsigned long bytes = 64UL << 20;
+static unsigned long memory_bytes = 64UL << 20;
 
 static long raw(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -168,7 +167,7 @@ static int work(int ready, unsigned char *memory, int is_raw)
         return bad;
     bad |= look_at_descriptors(ready);
     /* Pages from before the fork are unchanged; some are read from the parent's area. */
-    for (unsigned long at = 0; at < bytes; at += PAGE) {
+    for (unsigned long at = 0; at < memory_bytes; at += PAGE) {
         if (*(unsigned long *)(memory + at) != (at ^ 0x5eed))
             return fails("a page from before the fork is wrong", "");
         if (has_marker(memory + at + 64, 64))
@@ -201,7 +200,7 @@ static void check_files_in_common(pid_t child)
 static void fill(unsigned char *memory, const char *marker)
 {
     uint64_t x = 88172645463325252ULL;
-    for (unsigned long at = 0; at < bytes; at += PAGE) {
+    for (unsigned long at = 0; at < memory_bytes; at += PAGE) {
         for (unsigned long k = 8; k < PAGE; k += 8) {
             x ^= x << 13;
             x ^= x >> 7;
@@ -218,9 +217,9 @@ int main(int argc, char **argv)
 {
     CHECK(argc >= 2);
     if (argc > 2)
-        bytes = strtoul(argv[2], NULL, 10) << 20;
+        memory_bytes = strtoul(argv[2], NULL, 10) << 20;
     int is_raw = !strcmp(argv[1], "raw"), ready[2];
-    unsigned char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory = mmap(0, memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
     fill(memory, NULL);
     CHECK(pipe(ready) == 0);
@@ -240,7 +239,7 @@ int main(int argc, char **argv)
     int status;
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    for (unsigned long at = 0; at < bytes; at += PAGE)
+    for (unsigned long at = 0; at < memory_bytes; at += PAGE)
         CHECK(*(unsigned long *)(memory + at) == (at ^ 0x5eed) &&
               !memcmp(memory + at + 64, marker, sizeof marker));
     puts("ok worker");

@@ -54,8 +54,7 @@ fn filled(page: u64, round: u8) -> Vec<u8> {
 #[test]
 fn pages_survive_server_restarts() {
     let fixture = Fixture::new(InMemory::default());
-    let device = fixture.device();
-    let device = &device;
+    let device = &fixture.device();
     std::thread::scope(|scope| {
         let start = |thread: u64| {
             scope.spawn(move || {
@@ -185,11 +184,8 @@ fn mirrored_pages_survive_cluster_loss() {
     let mut server: Option<tokio::runtime::Runtime> = None;
     for step in 0..4000_u32 {
         if step % 500 == 0 {
-            // Kill the server, or starts it again.
-            server = match server.take() {
-                Some(_) => None,
-                None => Some(fixture.serve()),
-            };
+            // Kills the server, or starts it again.
+            server = server.is_none().then(|| fixture.serve());
         }
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let page = (random >> 33) % PAGES;

@@ -3,6 +3,7 @@
 //! registered, and stay pinned until the thread's next call through the guard.
 
 use super::{own_threads, thread_exit};
+use crate::base::errno::refused;
 use crate::base::issue_call::{Arguments, engine_syscall};
 use crate::base::{instance, uaccess};
 use crate::signals::sets::engine_signals;
@@ -158,17 +159,18 @@ fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
 fn populate(address: usize, len: usize) {
     let first = address & !(PAGE_SIZE - 1);
     let bytes = address + len - first;
-    for advice in [libc::MADV_POPULATE_WRITE, libc::MADV_POPULATE_READ] {
-        if len == 0
-            || engine_syscall(libc::SYS_madvise, [first, bytes, advice as usize, 0, 0, 0]) == 0
-        {
-            return;
-        }
+    let advise =
+        |advice: i32| engine_syscall(libc::SYS_madvise, [first, bytes, advice as usize, 0, 0, 0]);
+    if len == 0
+        || advise(libc::MADV_POPULATE_WRITE) == 0
+        || advise(libc::MADV_POPULATE_READ) != refused(libc::EINVAL)
+    {
+        return;
     }
-    // Kernels before 5.14 lack both.
+    // Kernels before 5.14 lack both. The call itself ends at the first page that is not accessible.
     for page in (first..first + bytes).step_by(PAGE_SIZE) {
-        if !futex::fault_in_for_writing(page) {
-            uaccess::can_read(page);
+        if !futex::fault_in_for_writing(page) && !uaccess::can_read(page) {
+            return;
         }
     }
 }

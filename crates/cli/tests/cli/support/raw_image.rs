@@ -78,10 +78,9 @@ impl Image {
     /// Mounts the file system for this test's thread and what it starts. A copy in the mount
     /// namespace of another process would keep the device busy.
     pub(crate) fn mount(&self, options: &[&str]) -> bool {
-        let mount = || tool("mount").unwrap();
+        let mut mount = tool("mount").unwrap();
         mounts::unshare().is_ok()
-            && succeeds(mount().args(["--make-rprivate", "/"]))
-            && succeeds(mount().args(options).arg(&self.device).arg(self.root()))
+            && succeeds(mount.args(options).arg(&self.device).arg(self.root()))
     }
 
     pub(crate) fn unmount(&self) {
