@@ -37,7 +37,14 @@ pub(crate) async fn primaries_but(
 }
 
 pub(crate) fn unreachable(request_error: &RequestError) -> Refusal {
-    Refusal::new(format!("{}: {}", request_error.node(), request_error.reason()))
+    let (node, reason) = (request_error.node(), request_error.reason());
+    Refusal::new(match request_error {
+        RequestError::Unreachable { .. } => format!(
+            "{node} cannot be reached: {reason}; start its server, or correct the address, and \
+             check that no firewall blocks the port"
+        ),
+        _ => format!("{node}: {reason}"),
+    })
 }
 
 pub(crate) async fn send(node: &Node, command: &redis::Cmd) -> Result<Value, Refusal> {

@@ -5,7 +5,6 @@ use crate::codec::{Choice, Compressor, Selector};
 use crate::policy::admission::Admission;
 use crate::policy::clock::{Clock, PREFETCHED};
 use crate::policy::compression_tier::CompressionTier;
-use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::policy::mechanism::{Mechanism, Without};
 use crate::policy::partition::{Partition, PoolView};
 use crate::policy::prefetch::advised::Advised;
@@ -24,8 +23,6 @@ const RECENT_TO_OLD_LIKELIHOOD: f64 = 8.0;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch {
     pub left: u64,
-    /// Evicted pages known to be incompressible.
-    pub incompressible: u64,
     /// Pages intended for the swap area.
     pub for_disk: usize,
     pub cpu_ns: u64,
@@ -35,8 +32,6 @@ pub struct Policies {
     pub(crate) without: Without,
     /// Selection of cold pages.
     pub clock: Clock,
-    /// Preference for compressible pages.
-    pub incompressible_bias: IncompressibleBias,
     /// Admission to the pool, and detection of streams.
     pub admission: Admission,
     pub partition: Partition,
@@ -64,7 +59,6 @@ impl Policies {
         Ok(Policies {
             without,
             clock: Clock::new(window_pages, budget_pages)?,
-            incompressible_bias: IncompressibleBias::default(),
             admission: Admission::new(window_pages)?,
             partition,
             write_load: WriteLoad::default(),
@@ -182,12 +176,6 @@ impl Policies {
         self.clock.age_of_refault(page, resident)
     }
 
-    /// Returns N: the clock considers an incompressible page for eviction in one of N visits
-    /// ([`IncompressibleBias::times`]).
-    pub fn visits_per_incompressible(&self) -> u64 {
-        if self.has(Mechanism::IncompressibleBias) { self.incompressible_bias.times() } else { 1 }
-    }
-
     /// Decides if a page keeps its stored copy after a swap-in for reading. `has_space_left` allows
     /// copies. If `is_touched`, the page's age was decided already, so it is known if the page
     /// refaults early. Otherwise the page must be rarely written in both cases.
@@ -215,9 +203,8 @@ impl Policies {
     }
 
     pub fn note_batch(&self, found: usize, batch: Batch) {
-        let Batch { left, incompressible, for_disk, cpu_ns } = batch;
+        let Batch { left, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
-        self.incompressible_bias.note_evictions(left, incompressible);
         self.partition.write_back_rate.note_evictions(left);
         self.partition.costs.note_evictions(left, cpu_ns);
     }

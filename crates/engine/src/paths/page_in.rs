@@ -92,7 +92,7 @@ fn try_page_in(
             // 8. Bring the content into the program's memory.
             let tier = fetch(core, &mut context, place, wanted)?;
             // 9. Keep or free the copy, and publish the entry.
-            publish(core, page, claim, place, tier, wanted, age);
+            publish(core, page, claim, place, wanted, age);
             // 10. Prepare for the program's next touches.
             read_ahead_after(core, page, tier, access, touch);
             tier
@@ -274,18 +274,8 @@ fn install_same_filled(
     Ok(Tier::Filled)
 }
 
-/// Publishes a page that was at `place`, found in `tier`, as resident.
-fn publish(
-    core: &Core,
-    page: PageNo,
-    claim: Claim<'_>,
-    place: Place,
-    tier: Tier,
-    wanted: Wanted,
-    age: u8,
-) {
-    let (pool_ns, disk_ns) = core.policies.partition.costs.faults_ns();
-    core.policies.incompressible_bias.note_refault_cost(place, tier, pool_ns, disk_ns);
+/// Publishes a page that was at `place` as resident.
+fn publish(core: &Core, page: PageNo, claim: Claim<'_>, place: Place, wanted: Wanted, age: u8) {
     let copy = swap_cache::on_swap_in(core, place, wanted.keep_copy);
     finish(&core.memory, page, claim, age, copy);
 }
@@ -321,8 +311,10 @@ fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
         let place = claim.before().place();
         let (wanted, age) = plan(core, near, place, Access::Read, Touch::Isolated);
         let wanted = Wanted { may_read_offsets: false, ..wanted };
-        let Ok(tier) = fetch(core, context, place, wanted) else { return };
-        publish(core, near, claim, place, tier, wanted, age);
+        if fetch(core, context, place, wanted).is_err() {
+            return;
+        }
+        publish(core, near, claim, place, wanted, age);
     }
 }
 

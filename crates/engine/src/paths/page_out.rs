@@ -15,7 +15,6 @@ use crate::core::errors::NoSlot;
 use crate::core::policies::Batch;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::clock::Victim;
-use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::steps::compress::{self, NotInDram};
 use crate::steps::staging::{self, InFrame, Staged};
 use crate::steps::write_out::{alloc_slots_for_batch, write_sealed};
@@ -30,8 +29,6 @@ pub(crate) struct Outcome {
     pub(crate) pages_out: usize,
     /// Evicted pages whose staging frames are still in use and charged.
     in_frames: usize,
-    /// Evicted pages known to be incompressible.
-    incompressible: usize,
     /// Pages intended for the swap area.
     pub(crate) for_disk: usize,
     /// Reason why pages intended for the swap area were not written.
@@ -39,14 +36,9 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    fn note(&mut self, place: Place) {
+    /// Counts an evicted page whose memory is still in a staging frame.
+    fn note_in_frame(&mut self) {
         self.pages_out += 1;
-        self.incompressible += usize::from(IncompressibleBias::is_incompressible(place));
-    }
-
-    /// Counts a page evicted to `place` whose memory is still in a staging frame.
-    fn note_in_frame(&mut self, place: Place) {
-        self.note(place);
         self.in_frames += 1;
     }
 }
@@ -94,10 +86,8 @@ fn evict(core: &Core, context: &mut Context, only_clean: bool) -> Outcome {
 }
 
 fn claim_victims(core: &Core, only_clean: bool, victims: &mut [Victim<'static>]) -> usize {
-    let (policies, memory) = (&core.policies, &core.memory);
-    let times = policies.visits_per_incompressible();
-    let found =
-        policies.clock.claim_victims(&memory.pages, &memory.space, times, only_clean, victims);
+    let (clock, memory) = (&core.policies.clock, &core.memory);
+    let found = clock.claim_victims(&memory.pages, &memory.space, only_clean, victims);
     match mapping_pressure::cluster_pages(memory) {
         1 => found,
         cluster => mapping_pressure::claim_clusters(memory, cluster, &mut victims[..]),
@@ -122,9 +112,8 @@ fn report_to_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u6
     let left = outcome.pages_out as u64;
     // Pages that were restored to the program do not count.
     core.stats.add(Counter::PagesOut, left);
-    let (incompressible, for_disk) = (outcome.incompressible as u64, outcome.for_disk);
     let cpu_ns = thread_cpu_ns() - start_ns;
-    core.policies.note_batch(found, Batch { left, incompressible, for_disk, cpu_ns });
+    core.policies.note_batch(found, Batch { left, for_disk: outcome.for_disk, cpu_ns });
 }
 
 /// Drops clean victims in place, and stores those that are not evicted to a copy. If some of them
@@ -149,7 +138,6 @@ fn reclaim_clean(
     let copies = buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_chunks_mut().0);
     let done = clean_reclaim::reclaim(core, clean, for_copy, &mut unmapped, copies);
     outcome.pages_out += done.left;
-    outcome.incompressible += done.incompressible;
     core.memory.budget.release(done.left);
     let Some(mut buffer) = buffer else { return to_store == 0 };
     let unmapped = &mut unmapped[..done.to_store];
@@ -253,7 +241,7 @@ fn store_unmapped(
                 memory.budget.release(1);
                 claim.publish(place);
                 keep_or_free_copy(core, page, stored, place);
-                outcome.note(place);
+                outcome.pages_out += 1;
             }
             Err(why) if staging::stage_copy(core, frame, page, claim, &copies[at]) => {
                 for_disk.push((page, frame as u32), why);
@@ -324,7 +312,7 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
                 // Release the frame first, so that the next claimer finds it free.
                 drop(content);
                 claim.publish(place);
-                outcome.note_in_frame(place);
+                outcome.note_in_frame();
                 continue;
             }
             Err(why) => why,
@@ -410,7 +398,7 @@ fn publish_slot(
         core.keep_on_standby(page, slot, content);
         let place = Place::Slot { slot, is_incompressible };
         claim.publish(place);
-        outcome.note_in_frame(place);
+        outcome.note_in_frame();
     } else {
         // Rescued during the write: the slot's content is stale.
         core.stores.areas.free_unused(slot, 1);

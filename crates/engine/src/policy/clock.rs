@@ -13,7 +13,6 @@
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
-use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::policy::refault::{FRESH, Refaults};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -43,17 +42,6 @@ struct Hand {
     at: PageNo,
     /// Warm pages seen in this round that stay warm.
     active: usize,
-    random: u64,
-}
-
-impl Hand {
-    /// Returns true with probability 1/`times`.
-    fn one_in(&mut self, times: u64) -> bool {
-        // Multiplier and increment of Knuth's MMIX; the upper bits are random enough.
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
-        self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33).is_multiple_of(times)
-    }
 }
 
 impl Clock {
@@ -89,14 +77,11 @@ impl Clock {
     }
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order except where the hand
-    /// wraps, and returns their number. Pages known to be incompressible are considered once in
-    /// `times` visits ([`IncompressibleBias::times`]). With `only_clean` pages that may have changed
-    /// are skipped.
+    /// wraps, and returns their number. With `only_clean` pages that may have changed are skipped.
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
         space: &AddressSpace,
-        times: u64,
         only_clean: bool,
         victims: &mut [Victim<'t>],
     ) -> usize {
@@ -107,17 +92,7 @@ impl Clock {
         // in the middle of a chunk, so it is one chunk longer.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
-        // Skips are limited, to bound the time of a batch.
-        let mut skips_left = if times > 1 { 4096 } else { 0 };
-        let mut skipped = false;
-        while found < victims.len() {
-            if idle >= round {
-                if !std::mem::take(&mut skipped) {
-                    break;
-                }
-                // All candidates are incompressible.
-                (skips_left, idle) = (0, 0);
-            }
+        while found < victims.len() && idle < round {
             let (steps, page) = self.advance(&mut hand, space, high);
             idle += steps;
             let Some(page) = page else { continue };
@@ -126,14 +101,7 @@ impl Clock {
             if seen.is_busy() || seen.pins() > 0 || only_clean && !seen.is_protected() {
                 continue;
             }
-            if skips_left > 0
-                && IncompressibleBias::is_incompressible(seen.place())
-                && !hand.one_in(times)
-            {
-                hand.active += usize::from(age > FRESH);
-                skips_left -= 1;
-                skipped = true;
-            } else if !pages.age_down(page, seen) {
+            if !pages.age_down(page, seen) {
                 self.note_aged(&mut hand, age);
                 idle = 0;
             } else if let Some(claim) = pages.try_claim(page, seen) {
@@ -180,7 +148,7 @@ impl Clock {
     fn begin_round(&self, hand: &mut Hand) {
         let most = hand.active + self.activated.swap(0, Relaxed);
         self.active.store(self.active().clamp(hand.active, most), Relaxed);
-        *hand = Hand { random: hand.random, ..Hand::default() };
+        *hand = Hand::default();
     }
 }
 
@@ -225,7 +193,7 @@ mod tests {
         want: usize,
     ) -> Vec<PageNo> {
         let mut out = [const { None }; 8];
-        let found = clock.claim_victims(pages, space, 1, false, &mut out[..want]);
+        let found = clock.claim_victims(pages, space, false, &mut out[..want]);
         out.into_iter().take(found).flatten().map(|(page, _)| page).collect()
     }
 
@@ -237,47 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn incompressible_pages_are_skipped_only_for_a_time() {
-        let (pages, space) = setup(&[]);
-        let own_slot = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
-        for page in 0..2048 {
-            space.touch(page);
-            space.add_resident(page, 1);
-            let copy = own_slot.filter(|_| page % 2 == 0);
-            pages.claim(page).publish(Place::Resident { age: 0, copy });
-        }
-        let clock = clock();
-        let next = |times| {
-            let mut out = [const { None }; 512];
-            let found = clock.claim_victims(&pages, &space, times, false, &mut out);
-            let mut gone = Vec::new();
-            for (page, claim) in out.into_iter().take(found).flatten() {
-                space.sub_resident(page);
-                claim.publish(Place::Slot { slot: page, is_incompressible: true });
-                gone.push(page);
-            }
-            gone
-        };
-        let of_either = next(1).into_iter().filter(|page| page % 2 == 0).count();
-        assert_eq!(of_either, 256);
-        let incompressible = next(16).into_iter().filter(|page| page % 2 == 0).count();
-        assert!((1..100).contains(&incompressible), "{incompressible} of 512");
-        // Incompressible pages follow when no others are left.
-        let left: Vec<_> = std::iter::from_fn(|| Some(next(u64::MAX)).filter(|it| !it.is_empty()))
-            .flatten()
-            .collect();
-        assert_eq!(left.len(), 1024);
-    }
-
-    #[test]
     fn single_unpinned_page_is_skipped_for_one_round_at_most() {
         let own_slot = Place::Slot { slot: 7, is_incompressible: true }.to_copy();
         let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0)]);
         pages.claim(2).publish(Place::Resident { age: 0, copy: own_slot });
         assert!(pages.try_pin(1) && pages.try_pin(3));
         let mut out = [const { None }; 3];
-        // The result does not depend on chance.
-        assert_eq!(clock().claim_victims(&pages, &space, u64::MAX, false, &mut out), 1);
+        assert_eq!(clock().claim_victims(&pages, &space, false, &mut out), 1);
         assert_eq!(out[0].as_ref().map(|(page, _)| *page), Some(2));
     }
 
@@ -287,7 +221,7 @@ mod tests {
         let (pages, space) = setup(&[(1, 0), (2, 0), (3, 0), (700, 0)]);
         pages.claim(700).publish(Place::Resident { age: 2, copy: slot });
         let mut out = [const { None }; 3];
-        assert_eq!(clock().claim_victims(&pages, &space, 1, true, &mut out), 1);
+        assert_eq!(clock().claim_victims(&pages, &space, true, &mut out), 1);
         assert_eq!(out[0].as_ref().map(|(page, _)| *page), Some(700));
     }
 

@@ -29,8 +29,6 @@ macro_rules! mechanisms {
 mechanisms! {
     /// Without it all refaulting pages have the age of a new one.
     RefaultDistance = "refault_distance";
-    /// Without it the clock does not skip incompressible pages.
-    IncompressibleBias = "passing_over";
     /// Without it all pages are offered to the pool.
     Admission = "admission";
     /// Without it the pool keeps its initial limit.

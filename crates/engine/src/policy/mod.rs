@@ -2,7 +2,6 @@
 //! readahead. These modules store no pages.
 
 pub mod mechanism;
-pub mod incompressible_bias;
 pub mod refault;
 pub mod clock;
 pub(crate) mod write_back_rate;

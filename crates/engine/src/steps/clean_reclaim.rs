@@ -11,7 +11,6 @@ use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::core::{Core, Stores};
 use crate::memory::context::BATCH_PAGES;
 use crate::policy::clock::Victim;
-use crate::policy::incompressible_bias::IncompressibleBias;
 use crate::steps::batch_unmap::Unmapped;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
@@ -20,7 +19,6 @@ use softswap_sys::PAGE_SIZE;
 pub(crate) struct Reclaimed {
     /// Pages evicted to their copy.
     pub(crate) left: usize,
-    pub(crate) incompressible: usize,
     /// Pages unmapped and not yet stored.
     pub(crate) to_store: usize,
 }
@@ -64,16 +62,14 @@ pub(crate) fn reclaim<'t>(
     // The order is ascending except where the hand wrapped; a run of adjacent pages does not wrap.
     let gone = window.discard_each(&pages[..count]);
     let mut gone_pages = pages[..gone].iter().peekable();
-    let mut done = Reclaimed { left: 0, incompressible: 0, to_store: 0 };
+    let mut done = Reclaimed { left: 0, to_store: 0 };
     for (at, (page, claim)) in victims.iter_mut().filter_map(Option::take).enumerate() {
         if gone_pages.next_if_eq(&&page).is_none() {
             continue;
         }
         if for_copy >> at & 1 == 1 {
-            let place = complete_eviction(core, page, claim);
+            complete_eviction(core, page, claim);
             done.left += 1;
-            done.incompressible +=
-                usize::from(place.is_some_and(IncompressibleBias::is_incompressible));
         } else {
             unmapped[done.to_store] = Some((page, claim));
             done.to_store += 1;
@@ -114,9 +110,9 @@ fn is_in_slot(stores: &Stores, claim: &Claim<'_>) -> bool {
     copy.and_then(|copy| swap_cache::in_working_slot(stores, copy)).is_some()
 }
 
-/// Completes the eviction of a dropped page to its copy. Returns its place.
-fn complete_eviction(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
-    let copy = claim.before().place().copy()?;
+/// Completes the eviction of a dropped page to its copy.
+fn complete_eviction(core: &Core, page: PageNo, claim: Claim<'_>) {
+    let Some(copy) = claim.before().place().copy() else { return };
     core.policies.clock.refaults.note_eviction(page);
     core.memory.space.sub_resident(page);
     let place = swap_cache::drop_to_copy(core, page, copy);
@@ -125,5 +121,4 @@ fn complete_eviction(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Plac
         core.policies.note_bypassed(page);
     }
     claim.publish(place);
-    Some(place)
 }

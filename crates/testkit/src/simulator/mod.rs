@@ -300,8 +300,6 @@ impl Simulation {
         let age = self.policies.age_of_faulted(page, place, self.resident);
         let keep_copy = self.keep_copy(page, place, access, true);
         let tier = self.fetch(place);
-        let (pool_ns, disk_ns) = self.policies.partition.costs.faults_ns();
-        self.policies.incompressible_bias.note_refault_cost(place, tier, pool_ns, disk_ns);
         let claim = self.pages.claim(page);
         self.on_swap_in(page, claim, age, keep_copy);
         if tier == Tier::Disk {

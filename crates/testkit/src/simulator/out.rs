@@ -7,7 +7,6 @@ use softswap_engine::codec::{Codec, Compressor, MAX_COMPRESSED_BYTES};
 use softswap_engine::core::policies::Batch;
 use softswap_engine::memory::context::{BATCH_PAGES, GROUP_PAGES, WRITE_BACK_PAGES};
 use softswap_engine::policy::compression_tier::SECOND;
-use softswap_engine::policy::incompressible_bias::IncompressibleBias;
 use softswap_engine::policy::partition::WRITE_BACK_PERCENT;
 use softswap_engine::store::pool::{Handle, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
@@ -47,11 +46,9 @@ impl Simulation {
 
     /// Evicts a batch of cold pages. Returns their number.
     fn page_out(&mut self) -> usize {
-        let times = self.policies.visits_per_incompressible();
         let mut victims = [const { None }; BATCH_PAGES];
         let pages = self.pages;
-        let found =
-            self.policies.clock.claim_victims(&pages, &self.space, times, false, &mut victims);
+        let found = self.policies.clock.claim_victims(&pages, &self.space, false, &mut victims);
         let cpu_ns = self.cpu_ns;
         let mut batch = Batch { left: found as u64, ..Batch::default() };
         for (page, claim) in victims.into_iter().flatten() {
@@ -59,7 +56,6 @@ impl Simulation {
             self.space.sub_resident(page);
             self.resident -= 1;
             let place = self.evict_page(page, claim.before().place().copy(), &mut batch);
-            batch.incompressible += u64::from(IncompressibleBias::is_incompressible(place));
             claim.publish(place);
         }
         self.reclaim(found as u64 * self.setup.costs.evict_ns);

@@ -19,9 +19,8 @@ use std::process::{Child, ExitCode, ExitStatus};
 use std::time::Duration;
 
 /// Mechanisms that would hide touches; disabled for recordings.
-const OFF: [Mechanism; 7] = [
+const OFF: [Mechanism; 6] = [
     Mechanism::RefaultDistance,
-    Mechanism::IncompressibleBias,
     Mechanism::Readahead,
     Mechanism::FaultReadahead,
     Mechanism::OffsetPrefetch,
