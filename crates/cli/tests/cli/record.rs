@@ -1,9 +1,7 @@
 //! `softswap record`: which functions wait for pages, and for which memory.
 
-use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
-use crate::support::control_client::{
-    Program, WAIT_TIMEOUT, assert_output, query, refused, wait_until,
-};
+use crate::common::{UNPRIVILEGED_UID, assert_output, copy_binaries, is_root, std_unprivileged};
+use crate::support::control_client::{Program, WAIT_TIMEOUT, query, refused, wait_until};
 use crate::support::processes::send;
 use crate::support::{Running, compiled, python, softswap_with, wait_for_rounds};
 use serde_json::Value;

@@ -2,7 +2,7 @@
 //! refused and not changed. Nearly all tests need root.
 
 use crate::common::area::*;
-use crate::common::{Loop, assert_contains_all, bin_dir, is_root, skip, tool};
+use crate::common::{Loop, Mounted, assert_contains_all, bin_dir, is_root, skip, tool};
 use crate::support::control_client::wait_until;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -120,14 +120,6 @@ fn busy_device_is_rejected() {
         }
     }
     found(device.path());
-}
-
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = tool("umount").unwrap().arg(&self.0).status();
-    }
 }
 
 #[test]
