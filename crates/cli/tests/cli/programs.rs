@@ -4,7 +4,7 @@
 use crate::common::assert_contains_all;
 use crate::support::processes::{children, kill, stat_of};
 use crate::support::{
-    LIMIT, Report, Running, Swapped, compiled, disk_dir, plain, python, script, sources,
+    LIMIT, Report, Swapped, compiled, disk_dir, plain, python, script, sources,
 };
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -288,9 +288,7 @@ fn users_of(dir: &Path) -> Vec<String> {
 fn killed_run_leaves_no_files() {
     let swap = disk_dir();
     let swapped = Swapped::within(SMALL).swap(swap.path().display());
-    let mut command = swapped.command(compiled("hog"), &["--mib", "128", "--seconds", "0"]);
-    let mut running = Running::start(&mut command);
-    running.wait_for_line("ready");
+    let running = swapped.start("hog", &["--mib", "128", "--seconds", "0"]);
     assert!(!users_of(swap.path()).is_empty(), "the swap directory is not in use");
     let children = children(running.id());
     assert_eq!(children.len(), 1, "softswap has one child, the program");

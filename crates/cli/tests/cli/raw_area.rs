@@ -97,13 +97,6 @@ fn expect_programs_to_swap(image: Image, memory_mib: u64) {
     image.expect_clean();
 }
 
-/// Starts a program that swaps until it is killed, and waits until it has swapped.
-fn endless(swapped: &Swapped) -> Running {
-    let mut running = Running::start(&mut swapped.command(compiled("hog"), &ENDLESS));
-    running.wait_for_line("ready");
-    running
-}
-
 /// Kills softswap and its program at the same time.
 fn kill_all(running: Running) {
     kill(-running.id());
@@ -121,7 +114,7 @@ fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
         for round in 0..kills {
             // Every second time the area is certainly in use.
             let running = if round % 2 == 0 {
-                let running = endless(&swapped);
+                let running = swapped.start("hog", &ENDLESS);
                 assert!(is_immutable(&area));
                 running
             } else {
@@ -265,7 +258,7 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
         refused(&area, &["another program has opened it", "fuser -v"]);
         drop(opened);
         let swapped = raw(&area);
-        let running = endless(&swapped);
+        let running = swapped.start("hog", &ENDLESS);
         // The immutable flag prevents changes by programs that do not remove it.
         assert!(fs::rename(&area, image.root().join("moved")).is_err());
         assert!(fs::rename(&other, &area).is_err());
@@ -308,7 +301,7 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
 fn a_copy_that_shares_blocks_stops_the_area() {
     let Some(image) = Image::of("xfs") else { return };
     let area = image.make_area();
-    let running = endless(&raw(&area));
+    let running = raw(&area).start("hog", &ENDLESS);
     let copy = image.root().join("copy");
     if !succeeds(Command::new("cp").arg("--reflink=always").arg(&area).arg(&copy)) {
         return skip("this xfs has no reflinks");

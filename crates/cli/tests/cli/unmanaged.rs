@@ -32,8 +32,7 @@ fn managed_memory_is_not_reported_as_unmanaged() {
 fn unmanaged_bytes_while_running(case: &str) -> u64 {
     let swapped = Swapped::within("32M");
     let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
-    let mut program = Running::start(&mut swapped.command(compiled("commits"), &arguments));
-    program.wait_for_line("ready");
+    let program = swapped.start("commits", &arguments);
     let json = stat(&program.id().to_string());
     json["outside_budget"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
 }

@@ -2,9 +2,9 @@
 //! problem, reason and remedy.
 
 use crate::common::{
-    as_unprivileged, assert_contains_all, assert_refused, bin_dir, json_file, run, set_mode, skip,
-    softswap,
+    as_unprivileged, assert_contains_all, assert_refused, bin_dir, run, set_mode, skip, softswap,
 };
+use crate::support::Swapped;
 use std::path::Path;
 
 /// Asserts that `softswap run OPTIONS -- true` is refused with these parts of a message.
@@ -225,13 +225,9 @@ fn wrong_or_missing_library_is_rejected() {
 
 #[test]
 fn budget_is_capped_at_machine_memory() {
-    let dir = tempfile::tempdir().unwrap();
-    let report = dir.path().join("report.json");
-    let mut command = softswap();
-    command.args(["run", "--memory", "99999G", "--report"]).arg(&report).args(["--", "true"]);
-    command.assert().success();
-    let report = json_file(&report);
-    assert!(report["budget_bytes"].as_u64().unwrap() < 1 << 44, "{report}");
+    let report = Swapped::within("99999G").run("true", &[""; 0]);
+    report.ended.expect_success("true");
+    assert!(report.figure("budget_bytes") < 1 << 44, "{}", report.figures);
 }
 
 #[test]

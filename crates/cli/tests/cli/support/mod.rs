@@ -392,6 +392,13 @@ impl Swapped {
         command
     }
 
+    /// Starts a test program, and waits until it has printed `ready`.
+    pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Running {
+        let mut running = Running::start(&mut self.command(compiled(program), arguments));
+        running.wait_for_line("ready");
+        running
+    }
+
     /// Runs the program until it exits, with any status.
     pub(crate) fn run<A: AsRef<OsStr>>(
         &self,
