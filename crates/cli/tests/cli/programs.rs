@@ -4,7 +4,7 @@
 use crate::common::assert_contains_all;
 use crate::support::processes::{children, kill, stat_of};
 use crate::support::{
-    LIMIT, Report, Swapped, compiled, disk_dir, plain, python, script, sources,
+    LIMIT, Report, Swapped, compiled, disk_dir, plain, programs_in, python, script, sources,
 };
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -24,11 +24,8 @@ const WITHOUT_CASES: &str = "adversary beside emulated foreign_loader secrets sl
                              transfers waking worker";
 
 fn all_programs() -> BTreeSet<String> {
-    let files = std::fs::read_dir(sources()).expect("the test programs");
-    files
-        .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
-        .filter(|program| WITHOUT_CASES.split(' ').all(|it| it != program))
-        .collect()
+    let has_cases = |program: &String| WITHOUT_CASES.split(' ').all(|it| it != program);
+    programs_in(&sources()).into_iter().filter(has_cases).collect()
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl Disk {
 
     pub(crate) fn unmount_lazily(&mut self) -> Result<(), String> {
         tool("umount", &["--lazy", &self.point.display().to_string()])?;
-        self.mounted.take().map(std::mem::forget);
+        std::mem::forget(self.mounted.take());
         Ok(())
     }
 

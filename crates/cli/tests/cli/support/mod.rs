@@ -13,7 +13,7 @@ use control_client::{stdout_of, wait_until};
 use processes::waits_of;
 use serde_json::Value;
 pub(crate) use softswap_testkit::random::mix64;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
@@ -42,10 +42,20 @@ pub(crate) fn softswap() -> PathBuf {
 
 /// Directory of the test programs: `SOFTSWAP_SOURCE_DIR`, or `tests/programs` in the source tree.
 pub(crate) fn sources() -> PathBuf {
-    std::env::var_os("SOFTSWAP_SOURCE_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs"),
-        PathBuf::from,
-    )
+    directory("SOFTSWAP_SOURCE_DIR", "../../tests/programs")
+}
+
+/// Returns the directory that a variable names, or one in the source tree.
+pub(crate) fn directory(variable: &str, in_source_tree: &str) -> PathBuf {
+    let given = std::env::var_os(variable).map(PathBuf::from);
+    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(in_source_tree))
+}
+
+/// Returns the names of the C programs in a directory.
+pub(crate) fn programs_in(dir: &Path) -> BTreeSet<String> {
+    let files = std::fs::read_dir(dir).expect("the test programs").flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    names.filter_map(|name| Some(name.strip_suffix(".c")?.to_string())).collect()
 }
 
 /// Returns the compiled `tests/programs/<name>.c`. Compiled once per test executable.
