@@ -60,8 +60,11 @@ fn new_handle() -> u64 {
 
 fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
     let found = lock(&POOLS).get(&(pool.addr() as u64)).cloned();
-    found.ok_or(Refusal::Argument("pool: the handle is unknown, or the pool was destroyed"))
+    found.ok_or(NO_POOL)
 }
+
+const NO_POOL: Refusal =
+    Refusal::Argument("pool: the handle is unknown, or the pool was destroyed");
 
 /// Returns the region that contains a range, and the range's offset in it.
 fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize), Refusal> {
@@ -117,9 +120,7 @@ pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
             return Ok(());
         }
         let removed = lock(&POOLS).remove(&(pool.addr() as u64));
-        removed
-            .map(drop)
-            .ok_or(Refusal::Argument("pool: the handle is unknown, or the pool was destroyed"))
+        removed.map(drop).ok_or(NO_POOL)
     })
 }
 

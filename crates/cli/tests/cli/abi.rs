@@ -1,6 +1,6 @@
 //! Differential tests: a case must print the same lines under softswap as without it (`tests/abi`).
 
-use crate::support::{Ended, Running, compiled, compiled_from, softswap};
+use crate::support::{Ended, Running, compiled, compiled_from, directory, programs_in, softswap};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -60,19 +60,12 @@ fn run_modes() -> Vec<&'static RunMode> {
 
 /// Directory of the programs: `SOFTSWAP_ABI_DIR`, or `tests/abi` in the source tree.
 fn sources() -> PathBuf {
-    std::env::var_os("SOFTSWAP_ABI_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/abi"),
-        PathBuf::from,
-    )
+    directory("SOFTSWAP_ABI_DIR", "../../tests/abi")
 }
 
 /// Returns the names of the programs, one for each theme.
 fn themes() -> BTreeSet<String> {
-    let files = std::fs::read_dir(sources()).expect("the programs of the suite");
-    files
-        .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
-        .filter(|name| !name.ends_with("_plugin"))
-        .collect()
+    programs_in(&sources()).into_iter().filter(|name| !name.ends_with("_plugin")).collect()
 }
 
 /// Compiles each `NAME_plugin.c` to `NAME_plugin.so` once, and returns the directory.

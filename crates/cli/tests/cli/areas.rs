@@ -4,11 +4,14 @@ use crate::common::area::MIB;
 use crate::common::{Loop, skip};
 use crate::support::control_client::stdout_of;
 use crate::support::{
-    AreaFile, LIMIT, Report, Running, Swapped, compiled, disk_dir, finish, softswap, softswap_with,
+    AreaFile, LIMIT, Report, Swapped, compiled, disk_dir, finish, softswap, softswap_with,
 };
 use std::fs::File;
 use std::process::Command;
 use tempfile::TempDir;
+
+/// Arguments of `hog`: it swaps until it is killed.
+const ENDLESS: [&str; 4] = ["--mib", "64", "--seconds", "0"];
 
 fn dirs<const N: usize>() -> [TempDir; N] {
     std::array::from_fn(|_| disk_dir())
@@ -110,19 +113,11 @@ fn forked_child_uses_next_directory() {
     swapped.run_ok("children", &["--mib", "24", "--pressure", "40", "--require-out"]);
 }
 
-/// Starts a program that swaps until it is killed.
-fn endless(swapped: &Swapped) -> Running {
-    let arguments = ["--mib", "64", "--seconds", "0"];
-    let mut running = Running::start(&mut swapped.command(compiled("hog"), &arguments));
-    running.wait_for_line("ready");
-    running
-}
-
 #[test]
 fn swap_file_in_use_is_rejected() {
     let file = AreaFile::new(64);
     let swapped = file.swapped("32M");
-    let _first = endless(&swapped);
+    let _first = swapped.start("hog", &ENDLESS);
     let path = file.path.to_str().unwrap();
     let second = finish(&mut softswap_with(&["run", "--swap", path, "--", "true"]));
     assert_eq!(second.status.code(), Some(2));
@@ -133,7 +128,7 @@ fn swap_file_in_use_is_rejected() {
 fn truncated_swap_file_stops_program_with_message() {
     let file = AreaFile::new(256);
     let swapped = file.swapped("32M");
-    let program = endless(&swapped);
+    let program = swapped.start("hog", &ENDLESS);
     File::options().write(true).open(&file.path).unwrap().set_len(4096).unwrap();
     let ended = program.finish(LIMIT);
     assert!(!ended.status.success());

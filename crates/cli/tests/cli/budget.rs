@@ -2,7 +2,7 @@
 //! without kernel swap. Skipped unless run as root.
 
 use crate::common::assert_contains_all;
-use crate::support::cgroup::MemoryGroup;
+use crate::support::cgroup::ControlGroup;
 use crate::support::{Report, Swapped, finish, plain, python, script};
 use std::os::unix::process::ExitStatusExt;
 
@@ -10,11 +10,11 @@ use std::os::unix::process::ExitStatusExt;
 const GROUP_BYTES: u64 = 112 << 20;
 const DATABASE: [&str; 2] = ["--mib", "288"];
 
-fn group() -> Option<MemoryGroup> {
-    MemoryGroup::or_skip(GROUP_BYTES)
+fn group() -> Option<ControlGroup> {
+    ControlGroup::or_skip(GROUP_BYTES)
 }
 
-fn within_group(group: MemoryGroup) -> Swapped {
+fn within_group(group: ControlGroup) -> Swapped {
     Swapped::within("64M").in_group(group)
 }
 

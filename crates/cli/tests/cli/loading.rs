@@ -1,15 +1,11 @@
 //! Loading the runtime into programs: other preloaded libraries, deep-bound plug-ins, sanitizers,
 //! and programs' exits.
 
-use crate::common::{is_installed, script, skip};
+use crate::common::{compile, is_installed, script, skip};
 use crate::support::control_client::wait_until;
-use crate::support::{Ended, Running, Swapped, softswap_with};
+use crate::support::{Ended, Running, Swapped, finish, softswap_with};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-/// A guard against hangs.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Temporary directory for compiled programs of `tests/loading`.
 struct Programs {
@@ -33,21 +29,14 @@ impl Programs {
 
     /// Compiles `source` to the file `name`. Returns false if the compiler cannot.
     fn try_to_compile(&self, source: &str, name: &str, options: &[&str]) -> bool {
-        let file = self.path("source.c");
-        std::fs::write(&file, source).expect("a source");
-        let mut compiler = Command::new("gcc");
-        compiler.args(["-O1", "-pthread", "-o"]).arg(self.path(name)).arg(&file).args(options);
-        compiler.output().expect("gcc, which the tests need").status.success()
+        let options = [&["-O1", "-pthread"][..], options].concat();
+        compile("gcc", self.dir.path(), name, source, &options).is_some()
     }
 
     fn compile(&self, source: &str, name: &str, options: &[&str]) -> PathBuf {
         assert!(self.try_to_compile(source, name, options), "{name} does not compile");
         self.path(name)
     }
-}
-
-fn finish(command: &mut Command) -> Ended {
-    Running::start(command).finish(LIMIT)
 }
 
 fn plainly(program: &Path, words: &[&str]) -> Ended {

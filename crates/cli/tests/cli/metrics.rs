@@ -4,33 +4,30 @@ use crate::common::is_installed;
 use crate::support::control_client::{
     Program, WAIT_TIMEOUT, eventually, refused, stdout_of, wait_until,
 };
-use crate::support::softswap_with;
+use crate::support::{Running, softswap_with};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// `softswap export` on its own port, killed on drop.
 struct Export {
-    child: Child,
+    running: Running,
     address: String,
 }
 
 impl Export {
     fn start() -> Export {
         let mut export = softswap_with(&["export", "--listen", "127.0.0.1:0"]);
-        let mut child = export.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("softswap: metrics at http://");
-        let address = address.and_then(|rest| rest.strip_suffix("/metrics"));
-        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_string();
-        Export { child, address }
+        let mut running = Running::start(&mut export);
+        let address = running.wait_for_line("softswap: metrics at http://");
+        let address = address.strip_suffix("/metrics").expect("a URL").to_string();
+        Export { running, address }
     }
 
     /// Returns the number of entries in a `/proc` directory of the process, such as `task` or `fd`.
     fn count(&self, what: &str) -> usize {
-        std::fs::read_dir(format!("/proc/{}/{what}", self.child.id())).unwrap().count()
+        std::fs::read_dir(format!("/proc/{}/{what}", self.running.id())).unwrap().count()
     }
 
     fn query(&self, method: &str, path: &str) -> (u32, String) {
@@ -48,13 +45,6 @@ fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     stream
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Returns the complete response to a raw request. Repeats a request that arrives too late, as on a
@@ -312,10 +302,8 @@ fn prometheus_scrapes_the_exporter() {
     prometheus
         .arg(format!("--config.file={}", config.display()))
         .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
-        .arg(format!("--web.listen-address={own}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let mut prometheus = prometheus.spawn().unwrap();
+        .arg(format!("--web.listen-address={own}"));
+    let _prometheus = Running::start(&mut prometheus);
     let query =
         format!("/api/v1/query?query=softswap_used_bytes%7Bpid%3D%22{}%22%7D", program.pid());
     eventually("a sample", || {
@@ -333,6 +321,4 @@ fn prometheus_scrapes_the_exporter() {
             text.contains("\"value\":")
         });
     }
-    prometheus.kill().unwrap();
-    prometheus.wait().unwrap();
 }

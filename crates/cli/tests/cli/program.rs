@@ -1,7 +1,9 @@
 //! Programs that cannot be executed are refused with a shell's exit status and the reason.
 
 use crate::common::area::succeeds;
-use crate::common::{self, as_unprivileged, compile, is_root, run, script, set_mode, skip};
+use crate::common::{
+    self, EMPTY_PROGRAM, as_unprivileged, compile, is_root, run, script, set_mode, skip,
+};
 use std::path::Path;
 use std::process::Command;
 
@@ -51,7 +53,7 @@ fn script_with_missing_interpreter_exits_126() {
 #[test]
 fn static_program_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = compile(dir.path(), "fixed", &["-static"]) else {
+    let Some(program) = compile("cc", dir.path(), "fixed", EMPTY_PROGRAM, &["-static"]) else {
         return skip("no static C library");
     };
     refused(&program, 126, &["fixed", "statically linked", "preloading", "-static"]);
@@ -64,17 +66,14 @@ fn static_program_without_glibc_is_distinguished() {
     let dir = tempfile::tempdir().unwrap();
     let reason = "statically linked without glibc, as with musl";
     let parts = ["alone", reason, "x86_64-unknown-linux-gnu"];
-    let source = dir.path().join("alone.c");
-    std::fs::write(&source, "void _start(void) { for (;;); }\n").unwrap();
-    let program = dir.path().join("alone");
-    match built(Command::new("cc").args(["-static", "-nostdlib"]), &source, &program) {
-        true => refused(&program, 126, &parts),
-        false => return skip("no C compiler"),
-    }
-    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
-    match built(Command::new("musl-gcc").arg("-static"), &source, &program) {
-        true => refused(&program, 126, &parts),
-        false => skip("no musl-gcc"),
+    let start = "void _start(void) { for (;;); }\n";
+    for (compiler, source, options) in
+        [("cc", start, &["-static", "-nostdlib"][..]), ("musl-gcc", EMPTY_PROGRAM, &["-static"])]
+    {
+        match compile(compiler, dir.path(), "alone", source, options) {
+            Some(program) => refused(program, 126, &parts),
+            None => skip(&format!("no {compiler}")),
+        }
     }
 }
 
@@ -82,34 +81,34 @@ fn static_program_without_glibc_is_distinguished() {
 fn go_program_is_recognised_by_its_note() {
     let dir = tempfile::tempdir().unwrap();
     // The build ID note of Go's linker, without a Go toolchain.
-    let source = dir.path().join("gopher.s");
-    let note = ".section .note.go.buildid, \"a\", @note\n.long 4, 4, 4\n.asciz \"Go\"\n\
-                .byte 0\n.ascii \"abcd\"\n.text\n.globl _start\n_start: jmp _start\n";
-    std::fs::write(&source, note).unwrap();
-    let program = dir.path().join("gopher");
-    match built(Command::new("cc").args(["-static", "-nostdlib"]), &source, &program) {
-        true => refused(&program, 126, &["gopher", "is a Go program", "CGO_ENABLED=1"]),
-        false => return skip("no C compiler"),
-    }
-    std::fs::write(dir.path().join("main.go"), "package main\nfunc main() {}\n").unwrap();
+    let source = r#"
+__asm__(".section .note.go.buildid, \"a\", @note\n.long 4, 4, 4\n.asciz \"Go\"\n"
+        ".byte 0\n.ascii \"abcd\"\n.text\n.globl _start\n_start: jmp _start\n");
+"#;
+    let parts = ["gopher", "is a Go program", "CGO_ENABLED=1"];
+    let options = ["-static", "-nostdlib"];
+    let Some(program) = compile("cc", dir.path(), "gopher", source, &options) else {
+        return skip("no C compiler");
+    };
+    refused(&program, 126, &parts);
+    let main = dir.path().join("main.go");
+    std::fs::write(&main, "package main\nfunc main() {}\n").unwrap();
     let mut go = Command::new("go");
     go.args(["build", "-ldflags=-s -w"]).env("CGO_ENABLED", "0").env("HOME", dir.path());
     go.env("GOFLAGS", "-mod=mod").env("GOCACHE", dir.path().join("cache"));
-    match built(&mut go, &dir.path().join("main.go"), &program) {
-        true => refused(&program, 126, &["gopher", "is a Go program", "CGO_ENABLED=1"]),
+    match succeeds(go.arg("-o").arg(&program).arg(&main)) {
+        true => refused(&program, 126, &parts),
         false => skip("no Go compiler"),
     }
-}
-
-fn built(compiler: &mut Command, source: &Path, program: &Path) -> bool {
-    succeeds(compiler.arg("-o").arg(program).arg(source))
 }
 
 #[test]
 fn program_for_another_libc_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let musl = ["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"];
-    let Some(program) = compile(dir.path(), "other", &musl) else { return skip("no C compiler") };
+    let Some(program) = compile("cc", dir.path(), "other", EMPTY_PROGRAM, &musl) else {
+        return skip("no C compiler");
+    };
     refused(program, 126, &["other", "musl", "glibc build"]);
 }
 

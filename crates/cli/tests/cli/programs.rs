@@ -4,7 +4,7 @@
 use crate::common::assert_contains_all;
 use crate::support::processes::{children, kill, stat_of};
 use crate::support::{
-    LIMIT, Report, Running, Swapped, compiled, disk_dir, plain, python, script, sources,
+    LIMIT, Report, Swapped, compiled, disk_dir, plain, programs_in, python, script, sources,
 };
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -24,11 +24,8 @@ const WITHOUT_CASES: &str = "adversary beside emulated foreign_loader secrets sl
                              transfers waking worker";
 
 fn all_programs() -> BTreeSet<String> {
-    let files = std::fs::read_dir(sources()).expect("the test programs");
-    files
-        .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
-        .filter(|program| WITHOUT_CASES.split(' ').all(|it| it != program))
-        .collect()
+    let has_cases = |program: &String| WITHOUT_CASES.split(' ').all(|it| it != program);
+    programs_in(&sources()).into_iter().filter(has_cases).collect()
 }
 
 #[test]
@@ -268,11 +265,6 @@ fn gnu_sort_writes_same_file() {
 
 // ---- ends --------------------------------------------------------------------------------
 
-fn expect_no_file(dir: &Path) {
-    let left = std::fs::read_dir(dir).expect("the swap directory").count();
-    assert_eq!(left, 0, "files were left in the swap directory");
-}
-
 /// Returns the processes that have a file in `dir` open, including unlinked files.
 fn users_of(dir: &Path) -> Vec<String> {
     let mut users = Vec::new();
@@ -293,9 +285,7 @@ fn users_of(dir: &Path) -> Vec<String> {
 fn killed_run_leaves_no_files() {
     let swap = disk_dir();
     let swapped = Swapped::within(SMALL).swap(swap.path().display());
-    let mut command = swapped.command(compiled("hog"), &["--mib", "128", "--seconds", "0"]);
-    let mut running = Running::start(&mut command);
-    running.wait_for_line("ready");
+    let running = swapped.start("hog", &["--mib", "128", "--seconds", "0"]);
     assert!(!users_of(swap.path()).is_empty(), "the swap directory is not in use");
     let children = children(running.id());
     assert_eq!(children.len(), 1, "softswap has one child, the program");
@@ -306,7 +296,8 @@ fn killed_run_leaves_no_files() {
     assert!(ended.stderr.contains("SIGKILL"), "the summary must name the signal: {}", ended.stderr);
     assert!(stat_of(children[0]).is_none(), "the program still exists");
     assert_eq!(users_of(swap.path()), [] as [&str; 0], "a process still uses the swap directory");
-    expect_no_file(swap.path());
+    let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
+    assert_eq!(left, 0, "files were left in the swap directory");
 }
 
 /// Returns the number of signals handled while the program waited for a page that could not be
@@ -329,19 +320,4 @@ fn signals_are_delivered_while_waiting_for_memory() {
         let signals = signals_handled_while_waiting(kind);
         assert!(signals >= 5, "{signals} signals ({kind})");
     }
-}
-
-#[test]
-fn full_swap_stops_program_with_message() {
-    let swap = disk_dir();
-    let swapped = Swapped::within("48M").swap(format_args!("{}:64M", swap.path().display()));
-    let report = swapped.run(compiled("hog"), &["--mib", "512"]);
-    let stderr = &report.ended.stderr;
-    assert!(!report.ended.status.success(), "512 MiB do not fit in 48 + 64");
-    assert!(!stderr.contains("FAILED"), "the program saw wrong data: {stderr}");
-    let refusal = stderr.lines().find(|line| line.starts_with("softswap:") && line.contains("64"));
-    let refusal = refusal.unwrap_or_else(|| panic!("no message names the limit: {stderr}"));
-    let has_remedy = stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP");
-    assert!(has_remedy, "the message has no remedy: {refusal}");
-    expect_no_file(swap.path());
 }

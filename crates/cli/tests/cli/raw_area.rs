@@ -5,7 +5,8 @@
 
 use crate::common::area::{MIB, succeeds};
 use crate::common::{
-    Loop, assert_contains_all, assert_refused, is_root, json_of, set_mode, skip, softswap, tool,
+    Loop, assert_contains_all, assert_output, assert_refused, is_root, json_of, set_mode, skip,
+    softswap, tool,
 };
 use crate::support::control_client::{eventually, wait_until};
 use crate::support::processes::kill;
@@ -40,10 +41,7 @@ fn check(area: &Path) -> Value {
 
 /// Asserts that softswap refuses to use a file by its blocks, and names the reason.
 fn refused(area: &Path, parts: &[&str]) {
-    let output = raw(area).command("true", &[""; 0]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert_contains_all(&text, parts);
+    assert_output(&raw(area).command("true", &[""; 0]).output().unwrap(), 2, parts);
 }
 
 /// Returns true if `doctor` accepts a file, and asserts that `run` agrees.
@@ -99,13 +97,6 @@ fn expect_programs_to_swap(image: Image, memory_mib: u64) {
     image.expect_clean();
 }
 
-/// Starts a program that swaps until it is killed, and waits until it has swapped.
-fn endless(swapped: &Swapped) -> Running {
-    let mut running = Running::start(&mut swapped.command(compiled("hog"), &ENDLESS));
-    running.wait_for_line("ready");
-    running
-}
-
 /// Kills softswap and its program at the same time.
 fn kill_all(running: Running) {
     kill(-running.id());
@@ -123,7 +114,7 @@ fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
         for round in 0..kills {
             // Every second time the area is certainly in use.
             let running = if round % 2 == 0 {
-                let running = endless(&swapped);
+                let running = swapped.start("hog", &ENDLESS);
                 assert!(is_immutable(&area));
                 running
             } else {
@@ -195,21 +186,24 @@ impl Image {
         let mover = mover.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&mover.stdout);
         let moves: usize = text.trim().parse().unwrap_or_else(|_| panic!("{mover:?}"));
-        let (mut after, mut before) = (self.foreign(), before.clone());
+        let mut after = self.foreign();
         for number in 0..18 {
             let found = after.remove(&self.root().join(format!("donor-{number}")));
             let hole = vec![0; (number + 12) * 2 * MIB as usize];
             let own = digest(&[hole, vec![0x5a; 2 * MIB as usize]].concat());
             assert!(found == Some(own) || number >= moves, "donor {number} has changed");
         }
-        for files in [&mut after, &mut before] {
-            files.remove(Path::new(FREE));
-        }
         after.remove(&self.root().join("end"));
-        assert!(after == before, "another file has changed");
+        expect_same_files(after, before);
         self.expect_clean();
         moves
     }
+}
+
+/// Compares all files, without the list of free blocks.
+fn expect_same_files(mut after: BTreeMap<PathBuf, u64>, before: &BTreeMap<PathBuf, u64>) {
+    after.insert(FREE.into(), before[Path::new(FREE)]);
+    assert!(after == *before, "another file has changed");
 }
 
 #[test]
@@ -264,7 +258,7 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
         refused(&area, &["another program has opened it", "fuser -v"]);
         drop(opened);
         let swapped = raw(&area);
-        let running = endless(&swapped);
+        let running = swapped.start("hog", &ENDLESS);
         // The immutable flag prevents changes by programs that do not remove it.
         assert!(fs::rename(&area, image.root().join("moved")).is_err());
         assert!(fs::rename(&other, &area).is_err());
@@ -296,12 +290,9 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
         drop(file);
         wait_for_stop(&running);
         expect_told(running);
-        let (mut after, mut before) = (image.foreign(), before);
+        let mut after = image.foreign();
         assert_eq!(after.remove(&stolen), Some(digest(&content)));
-        for files in [&mut after, &mut before] {
-            files.remove(Path::new(FREE));
-        }
-        assert!(after == before, "another file has changed");
+        expect_same_files(after, &before);
         image.expect_clean();
     }
 }
@@ -310,7 +301,7 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
 fn a_copy_that_shares_blocks_stops_the_area() {
     let Some(image) = Image::of("xfs") else { return };
     let area = image.make_area();
-    let running = endless(&raw(&area));
+    let running = raw(&area).start("hog", &ENDLESS);
     let copy = image.root().join("copy");
     if !succeeds(Command::new("cp").arg("--reflink=always").arg(&area).arg(&copy)) {
         return skip("this xfs has no reflinks");

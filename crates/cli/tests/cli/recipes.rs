@@ -2,10 +2,10 @@
 //! programs.
 
 use crate::common::{bin_dir, is_installed, json_file, skip};
-use crate::support::{disk_dir, finish, python};
+use crate::support::{Ended, disk_dir, finish, plain, python};
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 const PAGES: [(&str, &str); 9] = [
     ("README.md", include_str!("../../../../README.md")),
@@ -62,7 +62,7 @@ fn commands(transcript: &str) -> String {
 }
 
 /// Runs a program in a directory with the files used by the recipes.
-fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
+fn run(dir: &Path, program: &str, arguments: &[&str]) -> Ended {
     let (_, table) = &blocks("python table.py")[0];
     for (name, text) in [("job.py", JOB), ("table.py", table), ("default.json", DEFAULT)] {
         std::fs::write(dir.join(name), text).unwrap();
@@ -70,18 +70,11 @@ fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
     let path = format!("{}:{}", bin_dir().display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).env("PATH", path).env("SOFTSWAP_RESERVE", "0");
-    let ended = finish(&mut command);
-    Output { status: ended.status, stdout: ended.stdout, stderr: ended.stderr.into_bytes() }
+    finish(&mut command)
 }
 
-fn parses(with: &str, text: &str) -> Output {
-    Command::new(python()).args(["-c", with, text]).output().unwrap()
-}
-
-fn expect_success(output: &Output, page: &str, text: &str) {
-    let (out, error) = (&output.stdout, &output.stderr);
-    let [out, error] = [out, error].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(output.status.success(), "{page}:\n{text}\n{}\n{out}\n{error}", output.status);
+fn parses(with: &str, text: &str) -> Ended {
+    plain(python(), &["-c", with, text])
 }
 
 #[test]
@@ -92,7 +85,8 @@ fn documented_commands_run() {
     for (page, text) in blocks("sh tested").into_iter().chain(transcripts) {
         // Blocks of a page use the files of earlier ones. Swap files must be on a disk.
         let dir = dirs.entry(page).or_insert_with(disk_dir);
-        expect_success(&run(dir.path(), "bash", &["-euc", &text]), page, &text);
+        let ended = run(dir.path(), "bash", &["-euc", &text]);
+        ended.expect_success(&format!("{page}:\n{text}"));
         if text.contains("--profile") {
             let profile = json_file(&dir.path().join("softswap.json"));
             let added = &profile["syscalls"][2];
@@ -110,7 +104,8 @@ fn documented_python_runs() {
     for (page, text) in blocks("python tested") {
         let dir = tempfile::tempdir().unwrap();
         let python = python().display().to_string();
-        expect_success(&run(dir.path(), &python, &["-c", &text]), page, &text);
+        let ended = run(dir.path(), &python, &["-c", &text]);
+        ended.expect_success(&format!("{page}:\n{text}"));
     }
 }
 
@@ -125,8 +120,8 @@ fn files_for_other_programs_are_valid() {
             continue;
         }
         for (page, text) in blocks(format) {
-            let output = parses(&format!("import sys, {module}; {load}"), &text);
-            expect_success(&output, page, &text);
+            let ended = parses(&format!("import sys, {module}; {load}"), &text);
+            ended.expect_success(&format!("{page}:\n{text}"));
         }
     }
 }
@@ -144,9 +139,8 @@ fn systemd_unit_is_accepted() {
         std::fs::write(&unit, text.replace("/usr/bin/python3", &python().display().to_string()))
             .unwrap();
         let verify = ["verify", "--man=no", unit.to_str().unwrap()];
-        let output = run(dir.path(), "systemd-analyze", &verify);
-        expect_success(&output, page, &text);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(!stderr.contains("analysis.service"), "{page}: {stderr}");
+        let ended = run(dir.path(), "systemd-analyze", &verify);
+        ended.expect_success(&format!("{page}:\n{text}"));
+        assert!(!ended.stderr.contains("analysis.service"), "{page}: {}", ended.stderr);
     }
 }

@@ -1,9 +1,7 @@
 //! `softswap record`: which functions wait for pages, and for which memory.
 
-use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
-use crate::support::control_client::{
-    Program, WAIT_TIMEOUT, assert_output, query, refused, wait_until,
-};
+use crate::common::{UNPRIVILEGED_UID, assert_output, copy_binaries, is_root, std_unprivileged};
+use crate::support::control_client::{Program, WAIT_TIMEOUT, query, refused, wait_until};
 use crate::support::processes::send;
 use crate::support::{Running, compiled, python, softswap_with, wait_for_rounds};
 use serde_json::Value;
@@ -80,18 +78,23 @@ fn share(of: &Value, all: &Value) -> f64 {
     of["stalled_ns"].as_f64().unwrap() / all["stalled_ns"].as_f64().unwrap()
 }
 
+/// Returns an error unless `cold`, called by `caller`, has most of the time, and `hot` hardly any.
+fn ensure_times(profile: &Value, [cold, caller, hot]: [&str; 3]) -> Result<(), String> {
+    let functions = profile["functions"].as_array().unwrap();
+    let first = &functions[0];
+    let is_first = first["function"] == cold && first["caller"] == caller;
+    ensure(is_first, "the cold function is not first")?;
+    ensure(share(first, profile) > 0.5, "the cold function has less than half of the time")?;
+    let hot = functions.iter().find(|it| it["function"] == hot);
+    ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "the hot function has too much")
+}
+
 #[test]
 fn profile_lists_function_touching_cold_memory_first() {
     let program = sites();
     let dir = tempfile::tempdir().unwrap();
     let find = |profile: &Value, svg: &str| {
-        let functions = profile["functions"].as_array().unwrap();
-        let first = &functions[0];
-        let is_first = first["function"] == "touch_cold" && first["caller"] == "look_up";
-        ensure(is_first, "touch_cold is not first")?;
-        ensure(share(first, profile) > 0.5, "touch_cold has less than half of the time")?;
-        let hot = functions.iter().find(|it| it["function"] == "touch_hot");
-        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "touch_hot has too much")?;
+        ensure_times(profile, ["touch_cold", "look_up", "touch_hot"])?;
         let memory = &profile["memory"][0];
         let is_cold = memory["by"] == "make_cold" && memory["touched_by"] == "touch_cold";
         ensure(is_cold, "make_cold is not first")?;
@@ -187,13 +190,8 @@ fn python_functions_are_named() {
     std::fs::write(&source, COLD_LIST).unwrap();
     let program = Program::start(&[], &python(), &[&source]);
     let find = |profile: &Value, svg: &str| {
-        let functions = profile["functions"].as_array().unwrap();
-        let first = &functions[0];
-        ensure(first["function"] == "Table.touch_cold (cold.py:5)", "touch_cold is not first")?;
-        ensure(first["caller"] == "work (cold.py:15)", "touch_cold has another caller")?;
-        ensure(share(first, profile) > 0.5, "touch_cold has less than half of the time")?;
-        let hot = functions.iter().find(|it| it["function"] == "Table.touch_hot (cold.py:11)");
-        ensure(hot.is_none_or(|hot| share(hot, profile) < 0.1), "touch_hot has too much")?;
+        let [cold, hot] = ["Table.touch_cold (cold.py:5)", "Table.touch_hot (cold.py:11)"];
+        ensure_times(profile, [cold, "work (cold.py:15)", hot])?;
         for name in ["&lt;module&gt; (cold.py:1)", "work (cold.py:15)"] {
             ensure(svg.contains(&format!("<title>{name} (")), name)?;
         }

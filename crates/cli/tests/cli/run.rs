@@ -302,15 +302,6 @@ fn failed_start_leaves_no_report() {
     assert!(!path.exists());
 }
 
-#[test]
-fn runtime_starts_in_program() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("report.json");
-    run(dir.path()).args(["-q", "--awake", "--report"]).arg(&path).arg("true").assert().code(0);
-    let report = json_file(&path);
-    assert_eq!(report["engine_started"], true);
-}
-
 /// A program can manage at most 200 times its budget, because page tables stay in DRAM. A note
 /// appears when an allocation exceeds this limit, before memory is exhausted. This also applies to
 /// processes that the program starts.

@@ -13,14 +13,7 @@ use std::path::Path;
 const PLAINTEXT: &[u8] = b"this plaintext is known to the test";
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
-    let mut rest = bytes;
-    while let Some(at) = rest.iter().position(|byte| *byte == wanted[0]) {
-        if rest[at..].starts_with(wanted) {
-            return true;
-        }
-        rest = &rest[at + 1..];
-    }
-    false
+    memchr::memmem::find(bytes, wanted).is_some()
 }
 
 /// Runs a program that swaps to a file. Returns the file's content, and true if the report states

@@ -2,7 +2,7 @@
 
 use crate::common::{Loop, is_installed, is_root, set_mode, skip};
 use crate::support::control_client::{eventually, stdout_of, wait_until};
-use crate::support::processes::{all_with, kill, parent};
+use crate::support::processes::{all_with, kill, parent, shared_memory};
 use crate::support::{AreaFile, LIMIT, Running, Swapped, compiled, finish, mix64, plain, python};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,10 +14,6 @@ fn shell(script: &str) -> [OsString; 3] {
     ["-c".into(), script.into(), compiled("hog").into_os_string()]
 }
 
-fn has_printed(running: &Running, line: &str) -> bool {
-    String::from_utf8_lossy(&running.stdout_so_far()).lines().any(|it| it == line)
-}
-
 /// Returns the PID that the first process of a tree prints.
 fn first_pid(running: &mut Running) -> i32 {
     running.wait_for_output("\n");
@@ -27,12 +23,7 @@ fn first_pid(running: &mut Running) -> i32 {
 /// Opens the shared tables of a tree after its first process has printed its PID.
 fn tables(running: &mut Running) -> File {
     let pid = first_pid(running);
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
-    let environment = String::from_utf8_lossy(&environment);
-    let (_, number) = environment.split_once("SOFTSWAP_RT_TABLES_FD=").unwrap();
-    let number = number.split('\0').next().unwrap();
-    let path = format!("/proc/{pid}/fd/{number}");
-    File::options().read(true).write(true).open(path).unwrap()
+    shared_memory(pid, "SOFTSWAP_RT_TABLES_FD=")
 }
 
 /// Returns the number of clusters of one area that processes own.
@@ -127,7 +118,7 @@ time.sleep(1000)
     let mut running = Running::start(&mut swapped.command(python(), &["-c", script]));
     let tables = tables(&mut running);
     running.wait_for_output("freed\n");
-    assert!(has_printed(&running, "[0, 0, 0, 0]"), "{}", running.stderr_so_far());
+    assert!(running.has_printed("[0, 0, 0, 0]"), "{}", running.stderr_so_far());
     // The children's clusters are free, and only those of the parent remain.
     wait_until_taken("the children's clusters are free", &tables, &running, |taken| taken < 60);
 }
@@ -218,7 +209,7 @@ fn slots_of_randomly_killed_members_are_reclaimed() {
     const KILLS: u32 = 60;
     let (mut kills, mut random, mut most) = (0, 1_u64, 0);
     let end = Instant::now() + LIMIT;
-    while !has_printed(&running, "done") {
+    while !running.has_printed("done") {
         assert!(Instant::now() < end, "{kills} kills: {}", running.stderr_so_far());
         random = mix64(random);
         std::thread::sleep(Duration::from_millis(20 + random % 60));

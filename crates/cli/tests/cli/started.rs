@@ -1,9 +1,8 @@
 //! Tests of programs that managed programs start. A child is managed even if it clears or replaces
 //! `LD_PRELOAD`. A program that cannot be managed (static, setuid) runs unmanaged.
 
-use crate::common::area::succeeds;
-use crate::common::{assert_contains_all, is_installed, json_file, script, skip};
-use crate::support::cgroup::{MemoryGroup, command_in};
+use crate::common::{assert_contains_all, compile, is_installed, json_file, script, skip};
+use crate::support::cgroup::{ControlGroup, command_in};
 use crate::support::control_client::{eventually, try_stat};
 use crate::support::{
     Ended, LIMIT, Running, Swapped, compiled, finish, plain, python, softswap, softswap_with,
@@ -51,7 +50,7 @@ fn child_without_environment_keeps_budget() {
     let expected = plain(&python, &[&program]).stdout_text().replace("UNMANAGED", "managed");
     for way in ways {
         // More than the budget and less than the program's memory.
-        let group = MemoryGroup::if_possible(96 << 20);
+        let group = ControlGroup::if_possible(96 << 20);
         let mut command = command_in(group.as_ref(), softswap());
         command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", way, "sh"]);
         let ended = finish(command.args([&python, &program]));
@@ -107,26 +106,19 @@ fn children_plain_runs_children_unmanaged() {
     assert_eq!(ended.stdout_text(), "0\n0\n", "{}", ended.stderr);
 }
 
-fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) -> String {
-    let path = dir.join(name);
-    let compiler = Command::new("gcc")
-        .args(["-O2", "-fno-stack-protector", "-o"])
-        .args([&path, &sources().join(source)])
-        .args(options)
-        .output()
-        .expect("gcc is installed");
-    assert!(compiler.status.success(), "{}", String::from_utf8_lossy(&compiler.stderr));
-    path.display().to_string()
-}
-
 #[test]
 fn program_with_foreign_loader_runs_unmanaged() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let bare = ["-static", "-nostdlib", "-ffreestanding"];
-    let loader = compile(dir, "ld-other-x86_64.so.1", "foreign_loader.c", &bare);
+    let compile = |name: &str, source: &str, options: &[&str]| {
+        let source = std::fs::read_to_string(sources().join(source)).unwrap();
+        let options = [&["-O2", "-fno-stack-protector"][..], options].concat();
+        compile("gcc", dir, name, &source, &options).expect("a program").display().to_string()
+    };
+    let loader = compile("ld-other-x86_64.so.1", "foreign_loader.c", &bare);
     let option = format!("-Wl,--dynamic-linker={loader}");
-    let program = compile(dir, "program", "emulated.c", &[&option]);
+    let program = compile("program", "emulated.c", &[&option]);
     let script = script(dir, "script", &format!("#! {program} argument\n"));
     let python = python().display().to_string();
     for way in [
@@ -148,14 +140,12 @@ fn program_with_foreign_loader_runs_unmanaged() {
 #[test]
 fn unmanaged_child_is_reported_with_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let (source, program) = (dir.path().join("block.c"), dir.path().join("block"));
     let text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
                 int main() { char *block = malloc(64 << 20); memset(block, 1, 64 << 20); \
                 puts(\"ready\"); fflush(stdout); return getchar() == EOF ? block[5] - 1 : 2; }";
-    std::fs::write(&source, text).unwrap();
-    if !succeeds(Command::new("gcc").arg("-static").arg("-o").args([&program, &source])) {
+    let Some(program) = compile("gcc", dir.path(), "block", text, &["-static"]) else {
         return skip("no static C library is installed");
-    }
+    };
     let [log, report] = ["log", "report.json"].map(|name| dir.path().join(name));
     let fifo = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -189,11 +179,8 @@ fn musl_program_runs_unmanaged() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (source, program) = (dir.path().join("hello.c"), dir.path().join("hello"));
-    std::fs::write(&source, "int puts(const char *); int main() { puts(\"musl\"); return 3; }")
-        .unwrap();
-    let compiled = Command::new("musl-gcc").arg("-o").args([&program, &source]).status();
-    assert!(compiled.unwrap().success());
+    let source = "int puts(const char *); int main() { puts(\"musl\"); return 3; }";
+    let program = compile("musl-gcc", dir.path(), "hello", source, &[]).expect("a program");
     let program = program.display().to_string();
     for children in ["managed", "plain"] {
         let options = ["--children", children];

@@ -2,11 +2,11 @@
 //! without other effects.
 
 use crate::common::{
-    UNPRIVILEGED_UID, assert_contains_all, copy_binaries, is_root, set_mode, std_unprivileged,
+    UNPRIVILEGED_UID, assert_contains_all, assert_output, copy_binaries, is_root, set_mode,
+    std_unprivileged,
 };
 use crate::support::control_client::{
-    Program, WAIT_TIMEOUT, assert_output, eventually, query, refused, stat, stdout_of, wait_for,
-    wait_until,
+    Program, WAIT_TIMEOUT, eventually, query, refused, stat, stdout_of, wait_for, wait_until,
 };
 use crate::support::processes::{send, stat_of};
 use crate::support::{Running, Swapped, compiled, python, softswap_with};

@@ -2,7 +2,7 @@
 //! refused and not changed. Nearly all tests need root.
 
 use crate::common::area::*;
-use crate::common::{Loop, assert_contains_all, bin_dir, is_root, skip, tool};
+use crate::common::{Loop, Mounted, assert_contains_all, bin_dir, is_root, skip, tool};
 use crate::support::control_client::wait_until;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -56,8 +56,7 @@ fn kernel_accepts_formatted_area_and_active_area_is_rejected() {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
     assert!(swaps.contains(data_file.text()), "{swaps}");
     let parts = ["active kernel swap", "not changed", "swapoff"];
-    check_refused(&data_file.path, &parts);
-    mkswap_refused(&data_file.path, &["--force"], &parts);
+    both_refused(&data_file.path, &parts);
     // Under a name that /proc/swaps does not contain.
     let other = data_file.dir.path().join("other");
     std::os::unix::fs::symlink(&data_file.path, &other).unwrap();
@@ -99,13 +98,11 @@ fn busy_device_is_rejected() {
     assert_eq!(facts["usable_bytes"], 4 * MIB - 4096);
     assert_eq!((&facts["area"]["extents"], &facts["area"]["label"]), (&1.into(), &"disk".into()));
     let behind = ["the backing file of /dev/loop", "not changed", "losetup --detach"];
-    check_refused(&data_file.path, &behind);
-    mkswap_refused(&data_file.path, &["--force"], &behind);
+    both_refused(&data_file.path, &behind);
 
     let holder = hold(device.path()).unwrap();
     let parts = ["in use by another program", "not changed"];
-    check_refused(device.path(), &parts);
-    mkswap_refused(device.path(), &["--force"], &parts);
+    both_refused(device.path(), &parts);
     holder.lock().unwrap();
     check_refused(device.path(), &["is locked by another softswap", "not changed"]);
     release(holder, device.path());
@@ -114,20 +111,11 @@ fn busy_device_is_rejected() {
         None => skip("the kernel cannot swap to a loop device on this machine"),
         Some(active) => {
             let parts = ["active kernel swap", "not changed", "swapoff"];
-            check_refused(device.path(), &parts);
-            mkswap_refused(device.path(), &["--force"], &parts);
+            both_refused(device.path(), &parts);
             drop(active);
         }
     }
     found(device.path());
-}
-
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = tool("umount").unwrap().arg(&self.0).status();
-    }
 }
 
 #[test]
@@ -149,8 +137,7 @@ fn device_with_file_system_is_rejected() {
     }
     let mounted = Mounted(point.clone());
     let parts = ["is mounted at", point.to_str().unwrap(), "not changed", "umount"];
-    check_refused(device.path(), &parts);
-    mkswap_refused(device.path(), &["--force"], &parts);
+    both_refused(device.path(), &parts);
     drop(mounted);
     formatted(device.path(), &["--force"]);
     if let Some(mut blkid) = tool("blkid") {
@@ -166,6 +153,5 @@ fn write_protected_device_is_rejected() {
     let Some(device) = Loop::with(&data_file.path, &["--read-only"]) else {
         return skip("no loop device is available");
     };
-    check_refused(device.path(), &["is read-only", "for writing"]);
-    mkswap_refused(device.path(), &["--force"], &["is read-only", "for writing"]);
+    both_refused(device.path(), &["is read-only", "for writing"]);
 }

@@ -139,8 +139,7 @@ fn sparse_file_is_rejected() {
         return skip("this file system does not support holes");
     }
     let parts = [&format!("has a hole at byte {MIB}"), "fallocate", "dd"];
-    check_refused(&data_file.path, &parts);
-    mkswap_refused(&data_file.path, &["--force"], &parts);
+    both_refused(&data_file.path, &parts);
 }
 
 #[test]
@@ -175,8 +174,7 @@ fn locked_area_is_rejected() {
     let holder = File::open(&data_file.path).unwrap();
     holder.lock().unwrap();
     let parts = ["is locked by another softswap", "not changed", "wait until"];
-    check_refused(&data_file.path, &parts);
-    mkswap_refused(&data_file.path, &["--force"], &parts);
+    both_refused(&data_file.path, &parts);
     holder.unlock().unwrap();
     found(&data_file.path);
 }
@@ -200,8 +198,7 @@ fn wrong_sizes_are_rejected() {
     for bytes in [0, 1, 4096, 40_960, 2 * MIB - 1] {
         let data_file = DataFile::of(bytes);
         let parts = [&format!("has {bytes} bytes"), "at least 2.0 MiB", "fallocate -l SIZE"];
-        mkswap_refused(&data_file.path, &["--force"], &parts);
-        check_refused(&data_file.path, &parts);
+        both_refused(&data_file.path, &parts);
     }
     let data_file = DataFile::area(4 * MIB);
     data_file.put(1028, &510_u32.to_le_bytes());

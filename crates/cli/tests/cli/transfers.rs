@@ -2,7 +2,7 @@
 //! error, a call may fail or the program may stop, but no byte is corrupted.
 
 use crate::common::skip;
-use crate::support::cgroup::{MemoryGroup, command_in};
+use crate::support::cgroup::{ControlGroup, command_in};
 use crate::support::{Ended, compiled, finish, mix64, number, softswap};
 use std::fs::File;
 use std::io::Read;
@@ -38,7 +38,7 @@ fn skip_reason() -> Option<String> {
 /// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so
 /// that the kernel writes back and drops page cache. The script's first argument is softswap.
 fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
-    let group = MemoryGroup::if_possible(160 << 20);
+    let group = ControlGroup::if_possible(160 << 20);
     let mut command = command_in(group.as_ref(), "unshare");
     command.args(["--mount", "sh", "-ec", script, "sh"]).arg(softswap());
     finish(command.args(arguments).current_dir(dir))
@@ -54,8 +54,7 @@ fn markers_in(path: &Path) -> usize {
             return count;
         }
         let end = kept + got;
-        let starts = (0..=end.saturating_sub(MARKER.len())).filter(|at| buffer[*at] == MARKER[0]);
-        count += starts.filter(|at| buffer[*at..end].starts_with(MARKER)).count();
+        count += memchr::memmem::find_iter(&buffer[..end], MARKER).count();
         kept = (MARKER.len() - 1).min(end);
         buffer.copy_within(end - kept..end, 0);
     }

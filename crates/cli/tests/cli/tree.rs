@@ -2,16 +2,15 @@
 
 use crate::common::area::succeeds;
 use crate::common::{assert_contains_all, is_root, json_file, skip};
-use crate::support::cgroup::MemoryGroup;
+use crate::support::cgroup::ControlGroup;
 use crate::support::control_client::{query, refused, stat, stdout_of, wait_for, wait_until};
-use crate::support::processes::kill;
+use crate::support::processes::{kill, shared_memory};
 use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
 use crate::support::{
     Ended, LIMIT, Running, compiled, plain, python, softswap_with, wait_for_rounds,
 };
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::Command;
 
 /// Ends the tree. Asserts that this number of hogs has verified its data.
@@ -24,7 +23,7 @@ fn finish_hogs(tree: Tree, count: usize) -> Ended {
 #[test]
 fn two_processes_stay_within_shared_budget() {
     // Outside the budget: 4 MiB for each concurrent process and for the command.
-    let group = MemoryGroup::if_possible(BUDGET_BYTES + (4 << 20) * 4);
+    let group = ControlGroup::if_possible(BUDGET_BYTES + (4 << 20) * 4);
     let tree = Tree::of_two_hogs(group.as_ref());
     let (mut seen, mut looks) = (0, 0);
     wait_for("twenty samples and half of the budget", || {
@@ -42,13 +41,24 @@ fn two_processes_stay_within_shared_budget() {
     assert!(ended.stderr.contains("  budget     96.0 MiB, at most "), "{}", ended.stderr);
 }
 
+const CHILDREN: usize = 8;
+
+/// Starts [`CHILDREN`] processes that run a Python script, and waits until each has printed `ready`.
+fn tree_of_eight(group: Option<&ControlGroup>, memory: &str, script: &str) -> Tree {
+    let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
+    let python = python();
+    let program = ["sh", "-c", start, python.to_str().unwrap(), script];
+    let tree = Tree::start_in(group, &["--memory", memory], &program);
+    tree.wait_until_ready(CHILDREN);
+    tree
+}
+
 /// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of
 /// unmanaged memory for each process, the shell and the command.
 #[test]
 fn small_processes_stay_within_eight_mib() {
-    const CHILDREN: usize = 8;
     let limit_bytes = (12 * CHILDREN as u64 + 8) << 20;
-    let Some(group) = MemoryGroup::or_skip(limit_bytes) else { return };
+    let Some(group) = ControlGroup::or_skip(limit_bytes) else { return };
     let script = r"
 import os, time
 block = bytearray(os.urandom(1 << 20)) * 12
@@ -57,11 +67,7 @@ while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sle
 assert all(block[at] == block[at % (1 << 20)] for at in range(0, len(block), 4096))
 print('whole', flush=True)
 ";
-    let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
-    let python = python();
-    let program = ["sh", "-c", start, python.to_str().unwrap(), script];
-    let tree = Tree::start_in(Some(&group), &["-q", "--memory", "32M"], &program);
-    tree.wait_until_ready(CHILDREN);
+    let tree = tree_of_eight(Some(&group), "32M", script);
     let ended = tree.finish();
     ended.expect_success("small processes");
     assert_eq!(ended.stdout_text().matches("whole").count(), CHILDREN);
@@ -104,18 +110,13 @@ fn mib_after(words: &str, ended: &Ended) -> f64 {
 /// Small processes hold chunks for a part of their private memory only.
 #[test]
 fn tree_peak_includes_private_memory_of_small_processes() {
-    const CHILDREN: usize = 8;
     let script = r"
 import os, time
 block = bytearray(os.urandom(2 << 20))
 print('ready', flush=True)
 while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
 ";
-    let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
-    let python = python();
-    let program = ["sh", "-c", start, python.to_str().unwrap(), script];
-    let tree = Tree::start(&["--memory", "64M"], &program);
-    tree.wait_until_ready(CHILDREN);
+    let tree = tree_of_eight(None, "64M", script);
     let private_bytes = |process: &Value| -> u64 {
         let path = format!("/proc/{}/smaps_rollup", bytes(process, "pid"));
         let text = std::fs::read_to_string(path).unwrap();
@@ -350,7 +351,7 @@ fn tree_limit_can_be_lowered_and_raised() {
 fn auto_budget_shrinks_for_another_program() {
     const GROUP_BYTES: u64 = 640 << 20;
     const LEFT_BYTES: u64 = 256 << 20;
-    let Some(group) = MemoryGroup::or_skip(GROUP_BYTES) else { return };
+    let Some(group) = ControlGroup::or_skip(GROUP_BYTES) else { return };
     let hog = compiled("hog");
     let program = [hog.to_str().unwrap(), "--mib", "400", "--seconds", "0"];
     let options = ["--memory", "auto:16M-600M"];
@@ -378,8 +379,7 @@ while len(taken) << 23 < wanted:
 print('taken', flush=True)
 while not os.path.exists(seen): time.sleep(0.02)
 ";
-    let members = group.members_file();
-    let directory = members.parent().expect("the group's directory").to_string_lossy();
+    let directory = group.dir().to_string_lossy();
     let wanted = (GROUP_BYTES - LEFT_BYTES).to_string();
     let seen = tree.sockets.path().join("seen");
     let arguments =
@@ -429,12 +429,7 @@ fn overwritten_ledger_is_reported_once_per_process() {
     tree.wait_until_ready(2);
     let stat = tree.stat();
     let pid = bytes(&processes(&stat)[0], "pid");
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
-    let environment = String::from_utf8_lossy(&environment);
-    let (_, number) = environment.split_once("SOFTSWAP_RT_LEDGER_FD=").unwrap();
-    let number = number.split('\0').next().unwrap();
-    let place = format!("/proc/{pid}/fd/{number}");
-    let page = std::fs::OpenOptions::new().write(true).open(Path::new(&place)).unwrap();
+    let page = shared_memory(pid as i32, "SOFTSWAP_RT_LEDGER_FD=");
     let garbage: Vec<u8> = (0..1_u32 << 18).map(|at| ((at * 37) >> 3) as u8).collect();
     page.write_all_at(&garbage, 0).unwrap();
     wait_until("both processes have reported the overwritten ledger", || {

@@ -1,7 +1,7 @@
 //! Stress tests of process trees with random kills. `SOFTSWAP_TREE_TURNS` is the number of rounds;
 //! `make test-long` uses 1,000.
 
-use crate::support::cgroup::MemoryGroup;
+use crate::support::cgroup::ControlGroup;
 use crate::support::control_client::{eventually, stdout_of, wait_until};
 use crate::support::processes::{kill, parent};
 use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
@@ -28,7 +28,7 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     // The nursery, its members, two children of each member, and the command.
     const MAX_PROCESSES: u64 = 2 + MEMBERS * 3;
     let limit_bytes = BUDGET_BYTES + (4 << 20) * MAX_PROCESSES;
-    let Some(group) = MemoryGroup::or_skip(limit_bytes) else { return };
+    let Some(group) = ControlGroup::or_skip(limit_bytes) else { return };
     let family = compiled("family");
     let members = MEMBERS.to_string();
     let max_kills = 40 + 3 * turns(10);
@@ -71,7 +71,7 @@ fn forgotten_memory() -> Vec<String> {
 
 #[test]
 fn killing_any_process_leaves_nothing() {
-    let Some(group) = MemoryGroup::or_skip(1 << 30) else { return };
+    let Some(group) = ControlGroup::or_skip(1 << 30) else { return };
     let swap = tempfile::tempdir().unwrap();
     let (before, mut random) = (forgotten_memory(), 5_u64);
     // The tree consists of the command, a forking shell and hogs.

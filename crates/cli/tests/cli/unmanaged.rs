@@ -1,10 +1,9 @@
 //! Reports about memory outside the budget and about programs that a signal killed.
 
-use crate::common::area::{MIB, succeeds};
-use crate::common::{assert_contains_all, skip};
+use crate::common::area::MIB;
+use crate::common::{assert_contains_all, compile, skip};
 use crate::support::control_client::{WAIT_TIMEOUT, stat, stdout_of};
 use crate::support::{Running, Swapped, compiled, disk_dir, wait_for_rounds};
-use std::process::Command;
 
 fn unmanaged(report: &crate::support::Report, key: &str) -> u64 {
     report.figures["outside_budget"][key].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
@@ -33,8 +32,7 @@ fn managed_memory_is_not_reported_as_unmanaged() {
 fn unmanaged_bytes_while_running(case: &str) -> u64 {
     let swapped = Swapped::within("32M");
     let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
-    let mut program = Running::start(&mut swapped.command(compiled("commits"), &arguments));
-    program.wait_for_line("ready");
+    let program = swapped.start("commits", &arguments);
     let json = stat(&program.id().to_string());
     json["outside_budget"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
 }
@@ -63,14 +61,12 @@ fn stat_shows_memory_of_running_program() {
 #[test]
 fn exec_of_static_program_is_reported_unmanaged() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (source, program) = (dir.path().join("still.c"), dir.path().join("still"));
     let text = "#include <stdio.h>\n#include <unistd.h>\n\
                 int main(int count, char **words) { puts(\"ready\"); fflush(stdout); \
                 while (count > 1 && access(words[1], F_OK)) usleep(10000); return 0; }\n";
-    std::fs::write(&source, text).expect("a source");
-    if !succeeds(Command::new("gcc").arg("-static").arg("-o").args([&program, &source])) {
+    let Some(program) = compile("gcc", dir.path(), "still", text, &["-static"]) else {
         return skip("no static C library is installed");
-    }
+    };
     let seen = dir.path().join("seen");
     let script = format!("exec {} {}", program.display(), seen.display());
     let swapped = Swapped::within("32M");
@@ -111,8 +107,10 @@ fn full_area_ends_program_and_counts_written_pages_only() {
     let swapped = Swapped::within("16M").options(&["--reserve=0", "--codec=none"]);
     let swapped = swapped.swap(format_args!("{}:32M", dir.path().display()));
     let report = swapped.run(compiled("hog"), &["--mib", "200", "--seconds", "0"]);
-    let parts = ["its limit of 32.0 MiB is used up", "--memory"];
+    let parts = ["its limit of 32.0 MiB is used up", "--memory", "--swap"];
     assert_contains_all(&report.ended.stderr, &parts);
+    assert!(!report.ended.status.success() && !report.ended.stderr.contains("FAILED"));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files in the swap directory");
     // Each evicted page was written, or its stored copy was valid.
     let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));
     let unchanged = report.figures["areas"]["unchanged_pages"].as_u64().expect("a figure");

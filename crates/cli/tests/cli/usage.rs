@@ -2,9 +2,9 @@
 //! problem, reason and remedy.
 
 use crate::common::{
-    as_unprivileged, assert_contains_all, assert_refused, bin_dir, json_file, run, set_mode, skip,
-    softswap,
+    as_unprivileged, assert_contains_all, assert_refused, bin_dir, run, set_mode, skip, softswap,
 };
+use crate::support::Swapped;
 use std::path::Path;
 
 /// Asserts that `softswap run OPTIONS -- true` is refused with these parts of a message.
@@ -207,35 +207,27 @@ fn mounted_device_is_recognised() {
 }
 
 #[test]
-fn wrong_library_file_is_rejected() {
+fn wrong_or_missing_library_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    let mut wrong = run(dir.path());
-    wrong.env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true");
-    let parts = ["SOFTSWAP_LIBRARY", "/etc/passwd", "is not a library", "unset it"];
-    assert_refused(&mut wrong, 125, &parts);
+    let missing = dir.path().join("libsoftswap.so");
+    for (library, parts) in [
+        (Path::new("/etc/passwd"), ["is not a library", "unset it"]),
+        (&missing, ["make install", "SOFTSWAP_LIBRARY"]),
+    ] {
+        let mut command = run(dir.path());
+        command.env("SOFTSWAP_LIBRARY", library).arg("true");
+        let parts = [&[library.to_str().unwrap(), "SOFTSWAP_LIBRARY"], &parts[..]].concat();
+        assert_refused(&mut command, 125, &parts);
+    }
     let own = bin_dir().join("libsoftswap.so");
     run(dir.path()).env("SOFTSWAP_LIBRARY", own).arg("true").assert().success();
 }
 
 #[test]
 fn budget_is_capped_at_machine_memory() {
-    let dir = tempfile::tempdir().unwrap();
-    let report = dir.path().join("report.json");
-    let mut command = softswap();
-    command.args(["run", "--memory", "99999G", "--report"]).arg(&report).args(["--", "true"]);
-    command.assert().success();
-    let report = json_file(&report);
-    assert!(report["budget_bytes"].as_u64().unwrap() < 1 << 44, "{report}");
-}
-
-#[test]
-fn missing_library_is_reported_with_searched_paths() {
-    let dir = tempfile::tempdir().unwrap();
-    let place = dir.path().join("libsoftswap.so");
-    let mut command = run(dir.path());
-    command.env("SOFTSWAP_LIBRARY", &place).arg("true");
-    let parts = [place.to_str().unwrap(), "make install", "SOFTSWAP_LIBRARY"];
-    assert_refused(&mut command, 125, &parts);
+    let report = Swapped::within("99999G").run("true", &[""; 0]);
+    report.ended.expect_success("true");
+    assert!(report.figure("budget_bytes") < 1 << 44, "{}", report.figures);
 }
 
 #[test]

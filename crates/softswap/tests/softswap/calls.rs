@@ -2,7 +2,7 @@
 //! because a seccomp filter cannot be removed.
 #![allow(unsafe_code, reason = "calls are made by the C library's functions")]
 
-use crate::common::{PAGE, Timer, assert_full, builder, full, in_child, runs_in_child};
+use crate::common::{PAGE, Timer, alone, assert_full, builder, full, in_child};
 use softswap::{Pool, Region};
 use std::ffi::CString;
 use std::fs::File;
@@ -19,9 +19,7 @@ fn pool() -> Pool {
 
 #[test]
 fn file_calls_take_absent_pages() {
-    if !runs_in_child("calls::file_calls_take_absent_pages") {
-        return;
-    }
+    alone!("calls::file_calls_take_absent_pages");
     let pool = pool();
     let region = full(&pool);
     let mut file = tempfile::tempfile().unwrap();
@@ -46,9 +44,7 @@ fn file_calls_take_absent_pages() {
 
 #[test]
 fn pipe_and_socket_calls_take_absent_pages() {
-    if !runs_in_child("calls::pipe_and_socket_calls_take_absent_pages") {
-        return;
-    }
+    alone!("calls::pipe_and_socket_calls_take_absent_pages");
     let pool = pool();
     let (region, mut copy) = (full(&pool), pool.map(48 << 20).unwrap());
     let (mut one, mut other) = UnixStream::pair().unwrap();
@@ -77,9 +73,7 @@ fn pipe_and_socket_calls_take_absent_pages() {
 /// absent pages in them as bad pointers, and transfers no other bytes instead.
 #[test]
 fn buffers_inside_structures_need_pinning() {
-    if !runs_in_child("calls::buffers_inside_structures_need_pinning") {
-        return;
-    }
+    alone!("calls::buffers_inside_structures_need_pinning");
     let pool = pool();
     let mut region = full(&pool);
     let is_fault = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EFAULT));
@@ -157,9 +151,7 @@ fn out<T>(region: &mut Region, page: usize) -> *mut T {
 
 #[test]
 fn calls_take_structures_in_absent_pages() {
-    if !runs_in_child("calls::calls_take_structures_in_absent_pages") {
-        return;
-    }
+    alone!("calls::calls_take_structures_in_absent_pages");
     let pool = pool();
     let mut region = full(&pool);
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -199,9 +191,7 @@ fn calls_take_structures_in_absent_pages() {
 
 #[test]
 fn invalid_calls_get_kernel_errors() {
-    if !runs_in_child("calls::invalid_calls_get_kernel_errors") {
-        return;
-    }
+    alone!("calls::invalid_calls_get_kernel_errors");
     let pool = pool();
     let region = full(&pool);
     let read = |fd: i32, at: usize, len: usize| {
@@ -225,9 +215,7 @@ extern "C" fn program_handler(signal: i32) {
 
 #[test]
 fn older_threads_children_and_program_handler_still_work() {
-    if !runs_in_child("calls::older_threads_children_and_program_handler_still_work") {
-        return;
-    }
+    alone!("calls::older_threads_children_and_program_handler_still_work");
     // SAFETY: the handler only adds to an atomic.
     unsafe { libc::signal(libc::SIGSYS, program_handler as *const () as usize) };
     let (begin, begun) = std::sync::mpsc::channel::<usize>();
@@ -261,9 +249,7 @@ extern "C" fn on_timer(_signal: i32) {
 
 #[test]
 fn signals_are_delivered_while_threads_write() {
-    if !runs_in_child("calls::signals_are_delivered_while_threads_write") {
-        return;
-    }
+    alone!("calls::signals_are_delivered_while_threads_write");
     let pool = pool();
     let region = full(&pool);
     let timer = Timer::start(on_timer);

@@ -2,7 +2,7 @@
 //! stacks, asynchronous signals. Each test runs in its own process.
 #![allow(unsafe_code, reason = "handlers, fork and threads are made by the C library's functions")]
 
-use crate::common::{PAGE, Timer, assert_full, builder, full, in_child, runs_in_child};
+use crate::common::{PAGE, Timer, alone, assert_full, builder, full, in_child};
 use softswap::{Error, Pool, Region};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -53,9 +53,7 @@ fn page_beyond_a_file() -> *mut u8 {
 
 #[test]
 fn program_handler_gets_other_faults() {
-    if !runs_in_child("process::program_handler_gets_other_faults") {
-        return;
-    }
+    alone!("process::program_handler_gets_other_faults");
     install(program_handler as *const () as usize, libc::SA_SIGINFO);
     let pool = pool();
     let region = full(&pool);
@@ -68,9 +66,7 @@ fn program_handler_gets_other_faults() {
 
 #[test]
 fn bad_touch_without_handler_kills() {
-    if !runs_in_child("process::bad_touch_without_handler_kills") {
-        return;
-    }
+    alone!("process::bad_touch_without_handler_kills");
     let pool = pool();
     drop(full(&pool));
     for before in [libc::SIG_DFL, libc::SIG_IGN] {
@@ -85,9 +81,7 @@ fn bad_touch_without_handler_kills() {
 
 #[test]
 fn forked_child_inherits_no_pool_and_may_create_one() {
-    if !runs_in_child("process::forked_child_inherits_no_pool_and_may_create_one") {
-        return;
-    }
+    alone!("process::forked_child_inherits_no_pool_and_may_create_one");
     let own = pool();
     let mut region = full(&own);
     let first = region.as_ptr();
@@ -122,9 +116,7 @@ extern "C" fn toucher(region: *mut libc::c_void) -> *mut libc::c_void {
 
 #[test]
 fn libc_threads_have_sufficient_stack() {
-    if !runs_in_child("process::libc_threads_have_sufficient_stack") {
-        return;
-    }
+    alone!("process::libc_threads_have_sufficient_stack");
     let pool = pool();
     let region = full(&pool);
     let expected: usize = region.iter().step_by(PAGE).map(|byte| usize::from(*byte)).sum();
@@ -150,9 +142,7 @@ fn libc_threads_have_sufficient_stack() {
 
 #[test]
 fn child_creates_pool_despite_parent_threads() {
-    if !runs_in_child("process::child_creates_pool_despite_parent_threads") {
-        return;
-    }
+    alone!("process::child_creates_pool_despite_parent_threads");
     let is_done = AtomicUsize::new(0);
     // Sets `is_done` even if an assertion fails, because the scope waits for its threads.
     struct Done<'a>(&'a AtomicUsize);
@@ -196,9 +186,7 @@ extern "C" fn await_first_pool() {
 
 #[test]
 fn child_creates_pool_while_parent_creates_its_first() {
-    if !runs_in_child("process::child_creates_pool_while_parent_creates_its_first") {
-        return;
-    }
+    alone!("process::child_creates_pool_while_parent_creates_its_first");
     // SAFETY: the handler only waits.
     assert_eq!(unsafe { libc::pthread_atfork(Some(await_first_pool), None, None) }, 0);
     let creator = std::thread::spawn(|| {
@@ -230,9 +218,7 @@ extern "C" fn on_timer(_signal: i32) {
 
 #[test]
 fn signal_handlers_touch_regions_concurrently() {
-    if !runs_in_child("process::signal_handlers_touch_regions_concurrently") {
-        return;
-    }
+    alone!("process::signal_handlers_touch_regions_concurrently");
     let pool = pool();
     let region = full(&pool);
     REGION.store(region.as_ptr().addr(), Ordering::SeqCst);

@@ -116,6 +116,12 @@ pub(crate) fn mkswap_refused(path: &Path, options: &[&str], parts: &[&str]) {
     assert!(before == State::of(path), "a refused mkswap changed {}", path.display());
 }
 
+/// Asserts that both commands refuse a file, also with `--force`.
+pub(crate) fn both_refused(path: &Path, parts: &[&str]) {
+    check_refused(path, parts);
+    mkswap_refused(path, &["--force"], parts);
+}
+
 pub(crate) fn succeeds(command: &mut Std) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }

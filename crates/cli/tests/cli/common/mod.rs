@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command as Std;
+use std::process::{Command as Std, Output};
 
 /// UID without privileges, as in containers.
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
@@ -65,8 +65,12 @@ pub(crate) fn assert_refused(
     status: i32,
     parts: &[&str],
 ) -> String {
-    let output = command.assert().code(status).get_output().clone();
-    let text = String::from_utf8(output.stderr).unwrap();
+    assert_output(&command.output().unwrap(), status, parts)
+}
+
+pub(crate) fn assert_output(output: &Output, status: i32, parts: &[&str]) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{text}");
     assert_contains_all(&text, parts);
     assert!(output.stdout.is_empty(), "softswap must write to standard error only");
     text
@@ -128,12 +132,20 @@ pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Builds an empty C program. Returns `None` if the compiler or a library for `options` is missing.
-pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBuf> {
-    let source = dir.join("empty.c");
-    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
-    let path = dir.join(name);
-    let built = Std::new("cc").arg(&source).arg("-o").arg(&path).args(options).output().ok()?;
+pub(crate) const EMPTY_PROGRAM: &str = "int main(void) { return 0; }\n";
+
+/// Compiles a C program or library to `dir/name`. Returns `None` if that is impossible here.
+pub(crate) fn compile(
+    compiler: &str,
+    dir: &Path,
+    name: &str,
+    source: &str,
+    options: &[&str],
+) -> Option<PathBuf> {
+    let [source_file, path] = ["source.c", name].map(|name| dir.join(name));
+    std::fs::write(&source_file, source).unwrap();
+    let mut command = Std::new(compiler);
+    let built = command.arg("-o").arg(&path).arg(&source_file).args(options).output().ok()?;
     built.status.success().then_some(path)
 }
 
@@ -178,6 +190,15 @@ impl Drop for Loop {
             let _ = command.args(["--setrw", &self.0]).output();
         }
         let _ = tool("losetup").unwrap().args(["--detach", &self.0]).status();
+    }
+}
+
+/// Mount point, unmounted on drop. A killed process may keep the mount busy for a moment.
+pub(crate) struct Mounted(pub(crate) PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = tool("umount").unwrap().arg("--lazy").arg(&self.0).status();
     }
 }
 

@@ -1,10 +1,10 @@
 //! The injected faults. Each kind starts a program, injects one or more faults, and returns how the
 //! program exited.
 
-use super::places::{Disk, Freezer, tool};
+use super::places::{Disk, tool};
 use super::victim::{End, May, Setting, Victim};
 use crate::common::is_root;
-use crate::support::cgroup::MemoryGroup;
+use crate::support::cgroup::ControlGroup;
 use crate::support::control_client::wait_until;
 use crate::support::disk_dir;
 use crate::support::processes::send;
@@ -104,14 +104,14 @@ fn stop_and_continue(random: &mut Random) -> Outcome {
 }
 
 fn freeze_group(random: &mut Random) -> Outcome {
-    let freezer = Freezer::new()?;
+    let freezer = ControlGroup::freezer()?;
     let dir = disk_dir();
     let shell = Some(freezer.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     let times = inject_repeatedly(&mut victim, random, |victim, random| {
-        freezer.freeze(true);
+        freezer.freeze(true).expect("a freezer");
         std::thread::sleep(random.milliseconds(1, 300));
-        freezer.freeze(false);
+        freezer.freeze(false).expect("a freezer");
         victim.excuse();
         Ok(())
     })?;
@@ -154,16 +154,16 @@ fn kill_softswap(random: &mut Random) -> Outcome {
 }
 
 fn kill_group(random: &mut Random) -> Outcome {
-    let freezer = Freezer::new()?;
+    let freezer = ControlGroup::freezer()?;
     let dir = disk_dir();
     let shell = Some(freezer.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(1, 500));
     // Kill while frozen. Without `cgroup.kill` the processes are killed one by one.
     if random.below(2) == 0 || !freezer.kill() {
-        freezer.freeze(true);
+        freezer.freeze(true).expect("a freezer");
         victim.send_to_all(libc::SIGKILL);
-        freezer.freeze(false);
+        freezer.freeze(false).expect("a freezer");
         victim.excuse();
     }
     finish(victim, 1, May::Killed(libc::SIGKILL))
@@ -171,9 +171,9 @@ fn kill_group(random: &mut Random) -> Outcome {
 
 /// Lowers the cgroup's limit below the program's usage, so that the OOM killer runs in the group.
 fn memory_group_shrinks(random: &mut Random) -> Outcome {
-    let group = MemoryGroup::limited_to(256 << 20)?;
+    let group = ControlGroup::limited_to(256 << 20)?;
     let dir = disk_dir();
-    let shell = Some(format!("echo $$ > {} && exec \"$@\"", group.members_file().display()));
+    let shell = Some(group.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(20, 500));
     // The kernel refuses the limit if it cannot reclaim enough memory immediately. The limit then

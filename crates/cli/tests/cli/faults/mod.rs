@@ -98,7 +98,7 @@ fn wrong_byte_is_detected() {
     let mut victim = victim::Victim::plain(&["--corrupt", "run", "--mib", "4"]);
     victim.wait_ready();
     victim.send(libc::SIGTERM);
-    let ended = victim.finish_raw();
+    let (ended, _) = victim.end();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("FAILED"), "{}", ended.stderr);
 }

@@ -1,13 +1,12 @@
 //! Swap locations for the fault tests: directories, small file systems, and devices whose storage
 //! runs out. Removed on drop.
 
-use crate::common::{Loop, is_root};
+use crate::common::{Loop, Mounted, is_root};
 use crate::support::disk_dir;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use tempfile::{TempDir, TempPath};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,25 +20,6 @@ pub(crate) fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
         Ok(text(&output.stdout))
     } else {
         Err(format!("{name} {}: {}", arguments.join(" "), text(&output.stderr)))
-    }
-}
-
-/// Mount point, unmounted on drop.
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // A killed process may keep the mount busy for a moment.
-        let path = self.0.display().to_string();
-        let end = Instant::now() + Duration::from_secs(5);
-        while let Err(why) = tool("umount", &[&path]) {
-            if Instant::now() > end {
-                let _ = tool("umount", &["--lazy", &path]);
-                eprintln!("{why}");
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 }
 
@@ -109,7 +89,8 @@ impl Disk {
         entries.filter(|entry| entry.file_name() != "lost+found").count() == 0
     }
 
-    pub(crate) fn fill(&self) -> Filler {
+    /// Fills the free space with a file, removed on drop.
+    pub(crate) fn fill(&self) -> TempPath {
         let path = self.point.join("filler");
         let file = File::create(&path).expect("a file");
         let (mut at, mut step) = (0, 64 * MIB);
@@ -120,7 +101,7 @@ impl Disk {
                 Err(_) => step /= 2,
             }
         }
-        Filler(path)
+        TempPath::try_from_path(path).expect("an absolute path")
     }
 
     /// Resizes the tmpfs that contains the image.
@@ -131,11 +112,8 @@ impl Disk {
     }
 
     pub(crate) fn unmount_lazily(&mut self) -> Result<(), String> {
-        let point = self.point.display().to_string();
-        tool("umount", &["--lazy", &point])?;
-        if let Some(mounted) = self.mounted.take() {
-            std::mem::forget(mounted);
-        }
+        tool("umount", &["--lazy", &self.point.display().to_string()])?;
+        std::mem::forget(self.mounted.take());
         Ok(())
     }
 
@@ -147,80 +125,5 @@ impl Disk {
     /// Directory that must outlive mounts of images stored in it.
     pub(crate) fn keeps(&self) -> &Path {
         self.dir.path()
-    }
-}
-
-/// File that fills the free space, removed on drop.
-pub(crate) struct Filler(PathBuf);
-
-impl Drop for Filler {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Freezer cgroup (version 1 or 2), thawed and removed on drop.
-pub(crate) struct Freezer {
-    dir: PathBuf,
-    is_second: bool,
-}
-
-impl Freezer {
-    pub(crate) fn new() -> Result<Freezer, String> {
-        if !is_root() {
-            return Err("a control group needs root".into());
-        }
-        for line in std::fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines() {
-            let fields: Vec<&str> = line.split(' ').collect();
-            let [_, mount, kind, options, ..] = fields[..] else { continue };
-            let is_first = kind == "cgroup" && options.split(',').any(|o| o == "freezer");
-            if !is_first && kind != "cgroup2" {
-                continue;
-            }
-            let dir = Path::new(mount).join(format!("softswap-freeze-{}", std::process::id()));
-            if std::fs::create_dir(&dir).is_err() {
-                continue;
-            }
-            let freezer = Freezer { dir, is_second: !is_first };
-            if freezer.dir.join(freezer.file()).exists() {
-                return Ok(freezer);
-            }
-        }
-        Err("no freezer control group is available".into())
-    }
-
-    fn file(&self) -> &'static str {
-        if self.is_second { "cgroup.freeze" } else { "freezer.state" }
-    }
-
-    pub(crate) fn join(&self) -> String {
-        format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.dir.display())
-    }
-
-    pub(crate) fn freeze(&self, on: bool) {
-        let word = match (self.is_second, on) {
-            (true, true) => "1",
-            (true, false) => "0",
-            (false, true) => "FROZEN",
-            (false, false) => "THAWED",
-        };
-        std::fs::write(self.dir.join(self.file()), word).expect("a freezer");
-    }
-
-    pub(crate) fn kill(&self) -> bool {
-        std::fs::write(self.dir.join("cgroup.kill"), "1").is_ok()
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        self.freeze(false);
-        for _ in 0..200 {
-            if std::fs::remove_dir(&self.dir).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        eprintln!("{} could not be removed", self.dir.display());
     }
 }

@@ -11,11 +11,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limits against hangs, not expectations of speed. `SILENCE_TIMEOUT` limits a stall without a
-/// message.
-const SILENCE_TIMEOUT: Duration = WAIT_TIMEOUT;
-const END_LIMIT: Duration = WAIT_TIMEOUT;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The program verified all of its data.
@@ -123,26 +118,24 @@ impl Victim {
         self.running.has_ended()
     }
 
-    fn is_ready(&self) -> bool {
-        String::from_utf8_lossy(&self.running.stdout_so_far()).lines().any(|line| line == "ready")
-    }
-
     /// Waits until the program has written all of its memory or exited.
     pub(crate) fn wait_ready(&mut self) {
-        let end = Instant::now() + END_LIMIT;
-        while !self.is_ready() && !self.has_ended() {
-            assert!(Instant::now() < end, "program not ready: {}", self.running.stderr_so_far());
-            self.watch(Duration::from_millis(5));
-        }
+        self.wait("the program is ready", |victim| {
+            victim.check_progress();
+            victim.running.has_printed("ready")
+        });
     }
 
     /// Waits until the program runs, or all processes have exited.
     pub(crate) fn wait_started(&mut self) {
-        let end = Instant::now() + END_LIMIT;
-        while self.beat.last_step(0) == 0 && !self.has_ended() {
-            assert!(Instant::now() < end, "program not started: {}", self.running.stderr_so_far());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.wait("the program has started", |victim| victim.beat.last_step(0) != 0);
+    }
+
+    fn wait(&mut self, what: &str, mut is_so: impl FnMut(&mut Victim) -> bool) {
+        wait_until(what, || {
+            let is_over = is_so(self) || self.has_ended();
+            is_over.then_some(()).ok_or_else(|| self.running.stderr_so_far())
+        });
     }
 
     /// Waits for `time`, and checks the program's progress meanwhile.
@@ -171,7 +164,7 @@ impl Victim {
             self.max_interval = self.max_interval.max(pause);
             let stderr = || self.running.stderr_so_far();
             assert!(
-                pause < SILENCE_TIMEOUT || stderr().contains("softswap: "),
+                pause < WAIT_TIMEOUT || stderr().contains("softswap: "),
                 "a thread has made no step for {pause:?}, without a message"
             );
         }
@@ -182,15 +175,7 @@ impl Victim {
         // The program handles SIGTERM only once it runs.
         self.wait_started();
         self.send(libc::SIGTERM);
-        let end = Instant::now() + END_LIMIT;
-        while !self.has_ended() {
-            std::thread::sleep(Duration::from_millis(5));
-            assert!(Instant::now() < end, "program not exited: {}", self.running.stderr_so_far());
-        }
-        let (group, runtime_dir) = (self.id(), self.runtime_dir);
-        let pause = self.max_interval;
-        let ended = self.running.finish(END_LIMIT);
-        assert_nothing_left(group, runtime_dir.path());
+        let (ended, pause) = self.end();
         (evaluate(&ended, may), pause)
     }
 
@@ -198,9 +183,7 @@ impl Victim {
     /// before it fails.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
-        let (group, pause) = (self.id(), self.max_interval);
-        let ended = self.running.finish(END_LIMIT);
-        assert_nothing_left(group, self.runtime_dir.path());
+        let (ended, pause) = self.end();
         let stderr = &ended.stderr;
         let is_wrong = stderr.contains("expected ") || stderr.contains("internal error");
         assert!(!is_wrong, "{limit}: {stderr}");
@@ -214,9 +197,12 @@ impl Victim {
         }
     }
 
-    /// Waits for the exit, without a check of the outcome.
-    pub(crate) fn finish_raw(self) -> Ended {
-        self.running.finish(END_LIMIT)
+    /// Waits for the exit, without a check of the outcome. Also returns the longest stall.
+    pub(crate) fn end(self) -> (Ended, Duration) {
+        let group = self.id();
+        let ended = self.running.finish(WAIT_TIMEOUT);
+        assert_nothing_left(group, self.runtime_dir.path());
+        (ended, self.max_interval)
     }
 }
 

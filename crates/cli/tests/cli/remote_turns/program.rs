@@ -53,10 +53,7 @@ impl Program {
 
     /// Waits until the program has written all of its memory.
     pub(crate) fn wait_ready(&mut self) {
-        self.wait("ready", |program| {
-            let stdout = program.running.stdout_so_far();
-            String::from_utf8_lossy(&stdout).lines().any(|line| line == "ready")
-        });
+        self.wait("ready", |program| program.running.has_printed("ready"));
     }
 
     /// Waits until each thread has completed a step that it began after now.
@@ -98,18 +95,12 @@ impl Program {
     /// one of `parts`. If `may_continue` is set, also accepts a program that continues. Returns
     /// true if the program has stopped.
     pub(crate) fn has_reported(&mut self, parts: &[&str], may_continue: bool) -> bool {
-        if may_continue {
-            let now = softswap_sys::raw::now_ns();
-            let end = Instant::now() + WAIT_TIMEOUT;
-            while !self.running.has_ended() && Instant::now() < end {
-                if self.beat.is_after(now) {
-                    return false;
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
+        let now = softswap_sys::raw::now_ns();
         let end = Instant::now() + WAIT_TIMEOUT;
         while !self.running.has_ended() {
+            if may_continue && self.beat.is_after(now) {
+                return false;
+            }
             let stderr = self.running.stderr_so_far();
             assert!(Instant::now() < end, "the program neither continues nor exits: {stderr}");
             std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! Memory cgroup of a given size without kernel swap (v1 or v2).
+//! Control groups (v1 or v2): a memory limit without kernel swap, or a freezer.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,66 +8,86 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Child cgroup. Its processes are killed and it is removed on drop.
-pub(crate) struct MemoryGroup {
+/// Child control group. Its processes are killed and it is removed on drop.
+pub(crate) struct ControlGroup {
     dir: PathBuf,
 }
 
-impl MemoryGroup {
+impl ControlGroup {
     /// Creates a group limited to `bytes`, or returns the reason why that is impossible.
-    pub(crate) fn limited_to(bytes: u64) -> Result<MemoryGroup, String> {
+    pub(crate) fn limited_to(bytes: u64) -> Result<ControlGroup, String> {
+        ControlGroup::create("memory", |group| {
+            if group.is_second() {
+                group.set("memory.max", &bytes.to_string())?;
+                // Absent if the kernel has no swap support.
+                let has_swap = group.dir.join("memory.swap.max").exists();
+                return if has_swap { group.set("memory.swap.max", "0") } else { Ok(()) };
+            }
+            group.set("memory.limit_in_bytes", &bytes.to_string())?;
+            // Allow no swap if the kernel accounts for it. Otherwise discourage swapping.
+            let _ = group.set("memory.memsw.limit_in_bytes", &bytes.to_string());
+            group.set("memory.swappiness", "0")
+        })
+    }
+
+    /// Creates a group that can be frozen.
+    pub(crate) fn freezer() -> Result<ControlGroup, String> {
+        ControlGroup::create("freezer", |group| group.freeze(false))
+    }
+
+    /// Creates a group below each mount with this controller until `set_up` succeeds.
+    fn create(
+        controller: &str,
+        set_up: impl Fn(&ControlGroup) -> io::Result<()>,
+    ) -> Result<ControlGroup, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         if !crate::common::is_root() {
-            return Err("a memory control group needs root".into());
+            return Err("a control group needs root".into());
         }
-        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
         let mut reasons = Vec::new();
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
         for line in mounts.lines() {
-            let mut fields = line.split(' ').skip(1);
-            let (Some(mount), Some(kind), Some(options)) =
-                (fields.next(), fields.next(), fields.next())
-            else {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [_, mount, kind, options, ..] = fields[..] else { continue };
+            let is_first = kind == "cgroup" && options.split(',').any(|it| it == controller);
+            if !is_first && kind != "cgroup2" {
                 continue;
-            };
-            let made = match kind {
-                "cgroup" if options.split(',').any(|o| o == "memory") => {
-                    first(Path::new(mount), bytes)
-                }
-                "cgroup2" => second(Path::new(mount), bytes),
-                _ => continue,
-            };
-            match made {
+            }
+            // Only the root cgroup may contain processes and children with controllers.
+            let _ = fs::write(Path::new(mount).join("cgroup.subtree_control"), "+memory");
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("softswap-test-{}-{number}", std::process::id());
+            let dir = Path::new(mount).join(name);
+            let made = fs::create_dir(&dir).map(|()| ControlGroup { dir });
+            match made.and_then(|group| set_up(&group).map(|()| group)) {
                 Ok(group) => return Ok(group),
                 Err(error) => reasons.push(format!("{mount}: {error}")),
             }
         }
-        Err(format!("no memory control group can be created: {}", reasons.join("; ")))
+        Err(format!("no control group for {controller} can be created: {}", reasons.join("; ")))
+    }
+
+    /// Returns true for version 2.
+    fn is_second(&self) -> bool {
+        self.dir.join("cgroup.controllers").exists()
     }
 
     /// Creates a limited group for a test that also runs without one. Prints the reason if a group
     /// is impossible.
-    pub(crate) fn if_possible(bytes: u64) -> Option<MemoryGroup> {
-        MemoryGroup::limited_to(bytes)
+    pub(crate) fn if_possible(bytes: u64) -> Option<ControlGroup> {
+        ControlGroup::limited_to(bytes)
             .inspect_err(|why| eprintln!("without a control group: {why}"))
             .ok()
     }
 
     /// Creates a limited group for a test that needs it. Notes that the test is skipped if a group
     /// is impossible.
-    pub(crate) fn or_skip(bytes: u64) -> Option<MemoryGroup> {
-        MemoryGroup::limited_to(bytes).inspect_err(|why| crate::common::skip(why)).ok()
-    }
-
-    fn create_in(parent: &Path) -> io::Result<MemoryGroup> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = parent.join(format!("softswap-test-{}-{number}", std::process::id()));
-        fs::create_dir(&dir)?;
-        Ok(MemoryGroup { dir })
+    pub(crate) fn or_skip(bytes: u64) -> Option<ControlGroup> {
+        ControlGroup::limited_to(bytes).inspect_err(|why| crate::common::skip(why)).ok()
     }
 
     pub(crate) fn limit_to(&self, bytes: u64) -> io::Result<()> {
-        let is_first = self.dir.join("memory.limit_in_bytes").exists();
-        if !is_first {
+        if self.is_second() {
             return self.set("memory.max", &bytes.to_string());
         }
         // In v1, `memory.memsw.limit_in_bytes` is raised first, because the other limit may not
@@ -76,9 +96,25 @@ impl MemoryGroup {
         self.set("memory.limit_in_bytes", &bytes.to_string())
     }
 
-    /// File to which a process writes its PID to join.
-    pub(crate) fn members_file(&self) -> PathBuf {
-        self.dir.join("cgroup.procs")
+    pub(crate) fn freeze(&self, on: bool) -> io::Result<()> {
+        if self.is_second() {
+            return self.set("cgroup.freeze", if on { "1" } else { "0" });
+        }
+        self.set("freezer.state", if on { "FROZEN" } else { "THAWED" })
+    }
+
+    /// Kills all processes. Returns false if the kernel cannot do that in one step.
+    pub(crate) fn kill(&self) -> bool {
+        self.set("cgroup.kill", "1").is_ok()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns a shell script that joins the group and runs its arguments.
+    pub(crate) fn join(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.dir.display())
     }
 
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
@@ -88,10 +124,7 @@ impl MemoryGroup {
 
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("/bin/sh");
-        command
-            .args(["-c", r#"echo $$ > "$0" && exec "$@""#])
-            .arg(self.dir.join("cgroup.procs"))
-            .arg(program);
+        command.args(["-c", &self.join(), "sh"]).arg(program);
         command
     }
 
@@ -108,8 +141,9 @@ impl MemoryGroup {
     }
 }
 
-impl Drop for MemoryGroup {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
+        let _ = self.freeze(false);
         // A cgroup can be removed only after its last process has exited.
         for _ in 0..500 {
             self.processes().into_iter().for_each(super::processes::kill);
@@ -123,30 +157,9 @@ impl Drop for MemoryGroup {
 }
 
 /// Returns a command that runs the program in `group`, if there is one.
-pub(crate) fn command_in(group: Option<&MemoryGroup>, program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn command_in(group: Option<&ControlGroup>, program: impl AsRef<OsStr>) -> Command {
     match group {
         Some(group) => group.command(program),
         None => Command::new(program),
     }
-}
-
-fn first(mount: &Path, bytes: u64) -> io::Result<MemoryGroup> {
-    let group = MemoryGroup::create_in(mount)?;
-    group.set("memory.limit_in_bytes", &bytes.to_string())?;
-    // Allow no swap if the kernel accounts for it. Otherwise discourage swapping.
-    let _ = group.set("memory.memsw.limit_in_bytes", &bytes.to_string());
-    group.set("memory.swappiness", "0")?;
-    Ok(group)
-}
-
-fn second(mount: &Path, bytes: u64) -> io::Result<MemoryGroup> {
-    // Only the root cgroup may contain processes and children with controllers.
-    let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
-    let group = MemoryGroup::create_in(mount)?;
-    group.set("memory.max", &bytes.to_string())?;
-    // Absent if the kernel has no swap support.
-    if group.dir.join("memory.swap.max").exists() {
-        group.set("memory.swap.max", "0")?;
-    }
-    Ok(group)
 }

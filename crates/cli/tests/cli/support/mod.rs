@@ -13,11 +13,11 @@ use control_client::{stdout_of, wait_until};
 use processes::waits_of;
 use serde_json::Value;
 pub(crate) use softswap_testkit::random::mix64;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
-use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -42,10 +42,20 @@ pub(crate) fn softswap() -> PathBuf {
 
 /// Directory of the test programs: `SOFTSWAP_SOURCE_DIR`, or `tests/programs` in the source tree.
 pub(crate) fn sources() -> PathBuf {
-    std::env::var_os("SOFTSWAP_SOURCE_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs"),
-        PathBuf::from,
-    )
+    directory("SOFTSWAP_SOURCE_DIR", "../../tests/programs")
+}
+
+/// Returns the directory that a variable names, or one in the source tree.
+pub(crate) fn directory(variable: &str, in_source_tree: &str) -> PathBuf {
+    let given = std::env::var_os(variable).map(PathBuf::from);
+    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(in_source_tree))
+}
+
+/// Returns the names of the C programs in a directory.
+pub(crate) fn programs_in(dir: &Path) -> BTreeSet<String> {
+    let files = std::fs::read_dir(dir).expect("the test programs").flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    names.filter_map(|name| Some(name.strip_suffix(".c")?.to_string())).collect()
 }
 
 /// Returns the compiled `tests/programs/<name>.c`. Compiled once per test executable.
@@ -190,6 +200,10 @@ impl Running {
         String::from_utf8_lossy(&read_all(&self.stderr)).into_owned()
     }
 
+    pub(crate) fn has_printed(&self, line: &str) -> bool {
+        String::from_utf8_lossy(&self.stdout_so_far()).lines().any(|it| it == line)
+    }
+
     /// Waits until the program has printed `text`.
     pub(crate) fn wait_for_output(&mut self, text: &str) {
         let end = Instant::now() + LIMIT;
@@ -224,20 +238,17 @@ impl Running {
         while !self.has_ended() {
             if Instant::now() > end {
                 self.kill_group();
-                let (stdout, stderr) = (read_all(&self.stdout), read_all(&self.stderr));
                 panic!(
                     "{} did not exit within {limit:?}\n--- end of stdout\n{}\n--- stderr\n{}",
                     self.name,
-                    tail(&String::from_utf8_lossy(&stdout)),
-                    tail(&String::from_utf8_lossy(&stderr)),
+                    tail(&String::from_utf8_lossy(&self.stdout_so_far())),
+                    tail(&self.stderr_so_far()),
                 );
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         let status = self.child.wait().expect("the state of a child");
-        let stdout = read_all(&self.stdout);
-        let stderr = String::from_utf8_lossy(&read_all(&self.stderr)).into_owned();
-        Ended { status, stdout, stderr }
+        Ended { status, stdout: self.stdout_so_far(), stderr: self.stderr_so_far() }
     }
 
     fn kill_group(&mut self) {
@@ -308,15 +319,8 @@ impl AreaFile {
 }
 
 fn read_all(file: &File) -> Vec<u8> {
-    // `read_at` does not move the file offset, at which the writer appends.
-    let mut bytes = Vec::new();
-    let mut position = 0;
-    let mut buffer = vec![0; 1 << 16];
-    while let Ok(n @ 1..) = std::os::unix::fs::FileExt::read_at(file, &mut buffer, position) {
-        bytes.extend_from_slice(&buffer[..n]);
-        position += n as u64;
-    }
-    bytes
+    // A new open file description: the writer appends at the offset of the other one.
+    std::fs::read(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("the output")
 }
 
 pub(crate) fn plain<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]) -> Ended {
@@ -330,7 +334,7 @@ pub(crate) struct Swapped {
     memory: String,
     is_per_process: bool,
     options: Vec<OsString>,
-    cgroup: Option<cgroup::MemoryGroup>,
+    cgroup: Option<cgroup::ControlGroup>,
     /// The program's TMPDIR. It also contains the report.
     dir: TempDir,
 }
@@ -371,7 +375,7 @@ impl Swapped {
         self.option(format!("--swap={area}"))
     }
 
-    pub(crate) fn in_group(mut self, group: cgroup::MemoryGroup) -> Swapped {
+    pub(crate) fn in_group(mut self, group: cgroup::ControlGroup) -> Swapped {
         self.cgroup = Some(group);
         self
     }
@@ -396,6 +400,13 @@ impl Swapped {
             .args(arguments)
             .env("TMPDIR", self.dir.path());
         command
+    }
+
+    /// Starts a test program, and waits until it has printed `ready`.
+    pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Running {
+        let mut running = Running::start(&mut self.command(compiled(program), arguments));
+        running.wait_for_line("ready");
+        running
     }
 
     /// Runs the program until it exits, with any status.
@@ -485,30 +496,8 @@ pub(crate) fn compare_sort(swapped: &Swapped, bytes: u64) -> Report {
     command.env("LC_ALL", "C");
     let ended = finish(&mut command);
     ended.expect_success("sort under softswap");
-    assert_same_file(&expected, &got);
+    finish(Command::new("cmp").args([&expected, &got])).expect_success("cmp of both outputs");
     let report = swapped.report_of(ended);
     report.expect_healthy("sort");
     report
-}
-
-fn assert_same_file(expected: &Path, got: &Path) {
-    let mut expected = File::open(expected).expect("the expected output");
-    let mut got = File::open(got).expect("the output");
-    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    for block in 0_u64.. {
-        let n = fill(&mut expected, &mut a);
-        let m = fill(&mut got, &mut b);
-        assert!(a[..n] == b[..m], "the outputs differ within 1 MiB after byte {}", block << 20);
-        if n == 0 {
-            return;
-        }
-    }
-}
-
-fn fill(file: &mut File, buffer: &mut [u8]) -> usize {
-    let mut filled = 0;
-    while let Ok(n @ 1..) = file.read(&mut buffer[filled..]) {
-        filled += n;
-    }
-    filled
 }

@@ -1,6 +1,7 @@
 //! Processes of a running tree, as the kernel shows them.
 
 use procfs::process::{Process, Stat};
+use std::fs::File;
 
 /// Name of the helper process for clusters. The kernel keeps 15 characters.
 pub(crate) const HELPER: &str = "softswap-remote";
@@ -32,6 +33,15 @@ pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
 /// Returns how often the main thread of a process has blocked.
 pub(crate) fn waits_of(pid: i32) -> Option<u64> {
     Process::new(pid).ok()?.status().ok()?.voluntary_ctxt_switches
+}
+
+/// Opens the shared memory whose descriptor is in this variable of a process.
+pub(crate) fn shared_memory(pid: i32, variable: &str) -> File {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    let (_, number) = environment.split_once(variable).unwrap();
+    let number = number.split('\0').next().unwrap();
+    File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{number}")).unwrap()
 }
 
 /// Sends a signal to a process, which may have exited already.

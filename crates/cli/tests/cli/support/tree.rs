@@ -1,6 +1,6 @@
 //! Process trees that share one budget.
 
-use super::cgroup::{MemoryGroup, command_in};
+use super::cgroup::{ControlGroup, command_in};
 use super::control_client::{try_stat, wait_until};
 use super::{Ended, LIMIT, Running, compiled, python, softswap};
 use serde_json::Value;
@@ -23,7 +23,7 @@ impl Tree {
 
     /// Starts the tree in a memory cgroup, if there is one.
     pub(crate) fn start_in<A: AsRef<OsStr>>(
-        group: Option<&MemoryGroup>,
+        group: Option<&ControlGroup>,
         options: &[&str],
         program: &[A],
     ) -> Tree {
@@ -39,7 +39,7 @@ impl Tree {
     }
 
     /// Starts a shell script in which `$0` is `hog`.
-    pub(crate) fn of_hogs(group: Option<&MemoryGroup>, options: &[&str], script: &str) -> Tree {
+    pub(crate) fn of_hogs(group: Option<&ControlGroup>, options: &[&str], script: &str) -> Tree {
         let hog = compiled("hog");
         let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
         Tree::start_in(group, options, &program)
@@ -47,7 +47,7 @@ impl Tree {
 
     /// Starts two programs, each of which uses nearly all of the budget. They run until
     /// [`Tree::finish`].
-    pub(crate) fn of_two_hogs(group: Option<&MemoryGroup>) -> Tree {
+    pub(crate) fn of_two_hogs(group: Option<&ControlGroup>) -> Tree {
         let script = "\"$0\" --mib 90 --seconds 0 & \"$0\" --mib 90 --seconds 0; wait";
         Tree::of_hogs(group, &["--memory", BUDGET], script)
     }

@@ -25,6 +25,15 @@ pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     })
 }
 
+/// Returns how many bytes the copies of a program's path, arguments and environment take, with the
+/// scratch memory for the program's headers.
+pub(super) fn program_bytes(path: *const c_char, argv: Strings, envp: Strings) -> usize {
+    let mut readable = Readable::new();
+    let envp_bytes = readable.strings_bytes(envp);
+    let words_bytes = readable.text_bytes(path) + readable.strings_bytes(argv) + envp_bytes;
+    words_bytes + carried::environment_bytes(envp_bytes) + started_program::SCRATCH_BYTES
+}
+
 /// Issues execve or execveat with all arguments copied out of managed memory. `path_at` is the
 /// index of the path argument. Returns only on failure, with the kernel's error. Safety: as
 /// `execve(2)` or `execveat(2)`.
@@ -35,21 +44,14 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
     let envp = arguments[path_at + 2] as Strings;
     // SAFETY: `Readable` only reads what is readable; the kernel rejects the rest.
     unsafe {
-        let mut readable = Readable::new();
-        let envp_bytes = readable.strings_bytes(envp);
-        let capacity = readable.text_bytes(path)
-            + readable.strings_bytes(argv)
-            + envp_bytes
-            + carried::environment_bytes(envp_bytes)
-            + started_program::SCRATCH_BYTES
-            + LINK_BYTES;
+        let capacity = program_bytes(path, argv, envp) + LINK_BYTES;
         let Some(mut copies) = Copies::with_capacity(capacity) else {
             return refused(libc::E2BIG);
         };
         let copied = copies.copy_text(path);
         let takes_library = !carried::is_set() || {
             // An empty path means the descriptor itself.
-            let is_descriptor = readable.text(path) == Some(b"");
+            let is_descriptor = Readable::new().text(path) == Some(b"");
             let scratch = Scratch::take(&mut copies);
             let link = copies.take(LINK_BYTES);
             match is_descriptor {

@@ -2,6 +2,7 @@
 
 use super::argument_copies::{Copies, Readable, Strings};
 use super::environment::with_environment;
+use super::exec_call::program_bytes;
 use super::started_program::{self, Scratch};
 use super::{carried, path_search};
 use crate::base::instance;
@@ -133,13 +134,7 @@ unsafe fn spawn(
         let _inside = sleep_gate::enter();
         let engine = instance::engine();
         let parsed = actions.cast::<Actions>().as_ref();
-        let mut readable = Readable::new();
-        let envp_bytes = readable.strings_bytes(envp);
-        let capacity = readable.text_bytes(path)
-            + readable.strings_bytes(argv)
-            + envp_bytes
-            + carried::environment_bytes(envp_bytes)
-            + started_program::SCRATCH_BYTES
+        let capacity = program_bytes(path, argv, envp)
             + if is_searched_for { path_search::path_bytes(path) } else { 0 }
             + parsed.map_or(0, |actions| actions_bytes(actions))
             + size_of::<libc::posix_spawnattr_t>();

@@ -58,6 +58,16 @@ pub(crate) fn assert_full(region: &Region) {
     }
 }
 
+/// Continues a test in a process of its own, which runs only this test.
+macro_rules! alone {
+    ($test:literal) => {
+        if !crate::common::runs_in_child($test) {
+            return;
+        }
+    };
+}
+pub(crate) use alone;
+
 /// Runs one test in a new process. In that process, returns true.
 pub(crate) fn runs_in_child(test: &str) -> bool {
     if std::env::var_os("SOFTSWAP_ALONE").is_some() {
