@@ -95,8 +95,7 @@ test-long: ## run every test in all ways and as all users, with guests and many 
 	tests/run.sh long
 
 test-flaky: ## run the tests N=5 times beside busy loops, all or ONLY=pattern, and list what failed
-	$(CARGO) build --workspace
-	tests/executables.py --load --times "$(or $(N),5)" --only "$(ONLY)"
+	tests/run.sh flaky --times "$(or $(N),5)" --only "$(ONLY)"
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `run.sh`: all checks required before a merge: format, order, lints, models of the lock-free parts,
 # and the tests (tests/executables.py chooses the users). `run.sh long`: before a release, all tests
-# in all configurations, with many repetitions.
+# in all configurations, with many repetitions. `run.sh flaky ARGUMENTS`: the tests under load;
+# tests/executables.py has the arguments.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -87,6 +88,11 @@ models() {
 }
 
 step "tools" install_what_is_missing
+if [ "${1:-}" = flaky ]; then
+    step "build" cargo build --workspace
+    step "tests under load" counted tests/executables.py --load "${@:2}"
+    exit
+fi
 step "format" cargo fmt --all --check
 step "tests of the module order check" tests/order_test.py
 step "order of modules" tests/order.py
