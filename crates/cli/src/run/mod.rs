@@ -8,6 +8,7 @@ pub(crate) mod auto_memory;
 pub(crate) mod areas;
 mod tables;
 mod advertised;
+mod unknown_variables;
 pub(crate) mod resolve;
 mod sanitized;
 pub(crate) mod program;

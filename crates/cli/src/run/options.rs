@@ -237,6 +237,13 @@ impl FromArgMatches for CommandLineOptions {
     }
 }
 
+/// Returns all options of `run`. Each of them, except `config`, is also a key of the configuration
+/// file.
+pub(super) fn options() -> Vec<clap::Arg> {
+    let command = RunArgs::augment_args(clap::Command::new("run"));
+    command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()
+}
+
 const AFTER_HELP: &str = "\
 Examples:
   softswap run -- python3 analysis.py

@@ -4,19 +4,14 @@
 use super::advertised;
 use super::areas;
 use super::auto_memory::{Bounds, fitting_bytes, too_large};
-use super::options::{CommandLineOptions, RunArgs};
+use super::options::{CommandLineOptions, RunArgs, options};
 use super::sourced::{Sourced, without_password};
+use super::unknown_variables::{unknown_variables, variable_of};
+use crate::memory_limits;
 use crate::refusal::{Refusal, plain};
-use crate::{library, memory_limits};
-use clap::Args;
-use softswap_engine::api::settings::{
-    BadPoolLimit, Config, ENV_PREFIX, MIN_MEMORY_BYTES, PoolLimit,
-};
-use softswap_remote::secret;
-use softswap_sys::control_socket;
+use softswap_engine::api::settings::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_sys::memory::dram_bytes;
 use softswap_view::units::{self, Amount, parse_amount, parse_size};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The resolved settings of `run`.
@@ -42,26 +37,6 @@ pub(super) struct Resolved {
 const SEVERAL: [&str; 2] = ["swap", "report"];
 /// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
-/// Variables of softswap's tests and scripts: beginnings of their names after `SOFTSWAP_`.
-const OF_TESTS: [&str; 16] = [
-    "ABI_",
-    "ADVERSARY_SECONDS",
-    "ALONE",
-    "BIN_DIR",
-    "FAULTS_",
-    "FUZZ_",
-    "POOLS_ALONE",
-    "RAW_",
-    "REDIS_SERVER",
-    "SOURCE_DIR",
-    "TEST_",
-    "TRANSFERS_FAULTS",
-    "TREE_TURNS",
-    "TURNS_",
-    "WRITE_API",
-    "WRITE_REFERENCE",
-];
-
 struct Sources<'a, E> {
     given: &'a CommandLineOptions,
     env: E,
@@ -234,42 +209,6 @@ pub(super) fn resolve(
     })
 }
 
-fn variable_of(name: &str) -> String {
-    format!("SOFTSWAP_{}", name.to_ascii_uppercase())
-}
-
-/// Returns notes about variables that softswap does not know.
-fn unknown_variables(
-    options: &[clap::Arg],
-    variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Vec<String> {
-    let of_option = |option: &clap::Arg| variable_of(option.get_id().as_str());
-    let others = [library::VARIABLE, control_socket::DIR_VARIABLE, secret::VARIABLE];
-    let known: Vec<String> =
-        options.iter().map(of_option).chain(others.map(str::to_string)).collect();
-    let note = |name: OsString| {
-        let name = name.to_str()?;
-        let end = name.strip_prefix("SOFTSWAP_")?;
-        // Exclude variables that softswap passes to programs, which another softswap may inherit.
-        let is_own = name.starts_with(ENV_PREFIX) || OF_TESTS.iter().any(|it| end.starts_with(it));
-        if is_own || known.iter().any(|known| known == name) {
-            return None;
-        }
-        let distance = |known: &String| strsim::damerau_levenshtein(known, name);
-        let is_near = |known: &String| {
-            let is_longer = known.starts_with(name) || name.starts_with(known.as_str());
-            end.len() >= 3 && (is_longer || distance(known) * 3 <= end.len())
-        };
-        let nearest = known.iter().filter(|known| is_near(known)).min_by_key(|it| distance(it));
-        let remedy = match nearest {
-            Some(nearest) => format!("did you mean {nearest}?"),
-            None => "`softswap run --help` lists the settings".to_string(),
-        };
-        Some(format!("softswap does not know the variable {name}; {remedy}"))
-    };
-    variables.filter_map(|(name, _)| note(name)).collect()
-}
-
 /// Sets the field with the option's name in the engine's table. `--no-encrypt` turns `encrypt` off,
 /// `--no-move` turns `avoid_move` on.
 fn resolve_one<E: Fn(&str) -> Option<String>>(
@@ -308,13 +247,6 @@ pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
         Ok(bytes) if text.ends_with(char::is_alphabetic) => Ok(PoolLimit::Bytes(bytes)),
         _ => Err(bad),
     })
-}
-
-/// Returns all options of `run`. Each of them, except `config`, is also a key of the configuration
-/// file.
-fn options() -> Vec<clap::Arg> {
-    let command = RunArgs::augment_args(clap::Command::new("run"));
-    command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()
 }
 
 fn read_file(path: &Path, options: &[clap::Arg]) -> Result<toml::Table, Refusal> {
@@ -484,38 +416,6 @@ mod tests {
             };
             let refused = refused.to_string();
             assert!(refused.starts_with(start) && refused.contains(part), "{refused}");
-        }
-    }
-
-    #[test]
-    fn unknown_variable_is_reported() {
-        let noted =
-            |name: &str| unknown_variables(&options(), [(name.into(), "1".into())].into_iter());
-        let help = "`softswap run --help` lists the settings";
-        for (name, remedy) in [
-            ("SOFTSWAP_MEMROY", "did you mean SOFTSWAP_MEMORY?"),
-            ("SOFTSWAP_MEM", "did you mean SOFTSWAP_MEMORY?"),
-            ("SOFTSWAP_MEMORY_LIMIT", "did you mean SOFTSWAP_MEMORY?"),
-            ("SOFTSWAP_SWAP_DIR", "did you mean SOFTSWAP_SWAP?"),
-            ("SOFTSWAP_BUDGET", help),
-            ("SOFTSWAP_FOO", help),
-        ] {
-            let note = format!("softswap does not know the variable {name}; {remedy}");
-            assert_eq!(noted(name), [note]);
-        }
-        for name in [
-            "PATH",
-            "SOFTSWAP_REMOTE_PASSWORD",
-            "SOFTSWAP_AWAKE",
-            "SOFTSWAP_WITHOUT",
-            "SOFTSWAP_TREE_TURNS",
-            "SOFTSWAP_MEMORY",
-            "SOFTSWAP_NO_MOVE",
-            "SOFTSWAP_LIBRARY",
-            "SOFTSWAP_BIN_DIR",
-            "SOFTSWAP_RT_ENCRYPT",
-        ] {
-            assert!(noted(name).is_empty(), "{name}");
         }
     }
 

@@ -15,17 +15,18 @@ mod page_moves;
 mod mapping_budget;
 mod page_access;
 mod adoption;
+mod staging_frames;
 
 use crate::faults::{self, Faults};
-use crate::memory::{self, PAGE_SIZE, Page, RESERVE, map, unmap};
+use crate::memory::{self, PAGE_SIZE, RESERVE, map, unmap};
 use crate::uffd::{self, Partial, Uffd};
-use crate::{futex, program_filter, raw};
+use crate::{program_filter, raw};
 use page_access::PageAccess;
 use page_states::DISCARD_PAGES;
 use reservation::{frame_states, place_gate_for_window, reserve_range};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 
 pub use crate::uffd::Writes;
 pub use adoption::Occupied;
@@ -34,10 +35,7 @@ pub use reservation::{
     Part, Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, max_len_at, place_gate,
     within,
 };
-
-const EMPTY: u8 = 0;
-const FULL: u8 = 1;
-const CLAIMED: u8 = 2;
+pub use staging_frames::StagedFrame;
 
 #[derive(Debug)]
 pub struct Window {
@@ -176,7 +174,7 @@ impl Window {
     /// Registers a range of the window or of staging with userfaultfd, if the window uses it.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
         let Mechanism::Userfaultfd(uffd) = &self.mechanism else { return Ok(()) };
-        // SAFETY: callers in this module pass ranges of the window and of staging only. No Rust
+        // SAFETY: callers in this module and `staging_frames` pass ranges of the window and of staging only. No Rust
         // reference points into the window. References into staging are those of `StagedFrame`
         // only, whose page stays while they exist.
         unsafe { uffd.register(start, len) }
@@ -519,68 +517,6 @@ impl Window {
         }
     }
 
-    /// Moves `count` pages out of the window into empty frames, starting at `frame`. On return the
-    /// first [`Partial::pages`] of these frames are full.
-    pub fn take_out(&self, page: u64, count: usize, frame: usize) -> Partial {
-        let frames = &self.frames[frame..frame + count];
-        assert!(frames.iter().all(|f| f.load(Ordering::Acquire) == EMPTY), "frame in use");
-        let to = self.staging + frame * PAGE_SIZE;
-        let from = self.address(page, count);
-        let partial = match &self.mechanism {
-            Mechanism::Userfaultfd(uffd) => uffd.move_pages(to, from, count * PAGE_SIZE),
-            Mechanism::Protection(access) => {
-                // SAFETY: the frames are empty, so nothing refers to their bytes.
-                let to =
-                    unsafe { std::slice::from_raw_parts_mut(to as *mut u8, count * PAGE_SIZE) };
-                let error = access.take(page as usize, to).err();
-                Partial { pages: if error.is_none() { count } else { 0 }, error }
-            }
-        };
-        for state in &frames[..partial.pages] {
-            state.store(FULL, Ordering::Release);
-        }
-        partial
-    }
-
-    /// Takes one page out by write-protecting and copying it: for kernels without MOVE, and for
-    /// pages that MOVE refuses because of their protection.
-    pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
-        assert!(self.frames[frame].load(Ordering::Acquire) == EMPTY, "frame in use");
-        // Protect the page first, because a store between copy and drop would be lost.
-        self.set_writes(page, 1, Writes::Caught)?;
-        if let Err(error) = self.take_page(page, &mut scratch.0) {
-            let _ = self.allow_writes(page);
-            return Err(error);
-        }
-        if let Err(error) = self.copy_to(frame, &scratch.0) {
-            self.put_back(page, &scratch.0, Writes::Allowed);
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    /// Fills an empty frame with `bytes`, the only copy of a page.
-    pub fn fill_frame(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
-        assert!(self.frames[frame].load(Ordering::Acquire) == EMPTY, "frame in use");
-        self.copy_to(frame, bytes)
-    }
-
-    /// Fills an empty frame, and marks it as full.
-    fn copy_to(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
-        let to = self.staging + frame * PAGE_SIZE;
-        match &self.mechanism {
-            Mechanism::Userfaultfd(uffd) => {
-                uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)?;
-            }
-            // SAFETY: the frame is empty, so nothing refers to its bytes, and it is writable.
-            Mechanism::Protection(_) => unsafe {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, PAGE_SIZE);
-            },
-        }
-        self.frames[frame].store(FULL, Ordering::Release);
-        Ok(())
-    }
-
     fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
@@ -625,46 +561,8 @@ impl Window {
         page_moves::lift_page(from, to)
     }
 
-    /// Claims a full frame for reading or for moving back; `None` if it is empty or already
-    /// claimed.
-    #[must_use]
-    pub fn claim_frame(&self, frame: usize) -> Option<StagedFrame<'_>> {
-        self.frames[frame]
-            .compare_exchange(FULL, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
-            .ok()
-            .map(|_| StagedFrame { window: self, frame })
-    }
-
-    /// Empties `count` frames, starting at `frame`, and drops their content in one call. Waits for
-    /// claimed frames. Returns the number of frames that were full.
-    pub fn empty_frames(&self, frame: usize, count: usize) -> usize {
-        let mut full = 0;
-        let frames = &self.frames[frame..frame + count];
-        for state in frames {
-            let mut turns = 0;
-            while let Err(seen) =
-                state.compare_exchange(FULL, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
-            {
-                if seen == EMPTY {
-                    break;
-                }
-                futex::relax(&mut turns);
-            }
-            full += usize::from(state.load(Ordering::Acquire) == CLAIMED);
-        }
-        let start = self.staging + frame * PAGE_SIZE;
-        // After a failure the frames stay populated, so they must not be reused.
-        let dropped = self.advise(start, count * PAGE_SIZE, libc::MADV_DONTNEED).is_ok();
-        for state in frames {
-            if dropped {
-                state.store(EMPTY, Ordering::Release);
-            }
-        }
-        full
-    }
-
     fn advise(&self, start: usize, len: usize, advice: i32) -> io::Result<()> {
-        // SAFETY: callers in this module pass ranges of the window, and of staging frames that are
+        // SAFETY: callers in this module and `staging_frames` pass ranges of the window, and of staging frames that are
         // empty or claimed for dropping: no Rust reference points there.
         unsafe { memory::advise(start, len, advice) }
     }
@@ -685,47 +583,6 @@ impl Drop for Window {
             // exists any more.
             unsafe { unmap(start, len) };
         }
-    }
-}
-
-/// A claimed full staging frame, which is neither moved nor emptied while this value exists.
-#[derive(Debug)]
-pub struct StagedFrame<'w> {
-    window: &'w Window,
-    frame: usize,
-}
-
-impl StagedFrame<'_> {
-    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
-        let address = self.window.staging + self.frame * PAGE_SIZE;
-        // SAFETY: the frame was FULL, so its page is present, aligned and readable. CLAIMED
-        // prevents all other threads from moving, emptying or filling it while `self` exists.
-        unsafe { &*(address as *const [u8; PAGE_SIZE]) }
-    }
-
-    /// Returns the page to the program at `page`. On success the frame is empty if the page was
-    /// moved, or still full if it was copied. On failure returns the frame with the error.
-    pub fn restore_to(self, page: u64) -> Result<(), (Self, io::Error)> {
-        let window = self.window;
-        let from = window.staging + self.frame * PAGE_SIZE;
-        if window.use_move {
-            let moved = window.move_pages(window.address(page, 1), from, PAGE_SIZE);
-            if moved.pages == 1 {
-                window.frames[self.frame].store(EMPTY, Ordering::Release);
-                std::mem::forget(self);
-                return Ok(());
-            }
-        }
-        match window.install(page, self.bytes(), Writes::Allowed).error {
-            None => Ok(()),
-            Some(error) => Err((self, error)),
-        }
-    }
-}
-
-impl Drop for StagedFrame<'_> {
-    fn drop(&mut self) {
-        self.window.frames[self.frame].store(FULL, Ordering::Release);
     }
 }
 
