@@ -84,6 +84,8 @@ ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
 # Configurations in which each user runs the ABI cases.
 ABI_WAYS = {0: "8M", NOBODY: "container"}
 LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps,container", NOBODY: "8M,wakes,container"}
+# What tests that passed have printed.
+PRINTED = re.compile(r"^successes:\n.*?(?=^failures:$|^test result:)", re.MULTILINE | re.DOTALL)
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
 # Checks of the test programs themselves, without softswap.
 PLAIN_PROGRAMS = "cli::programs (plain)"
@@ -119,6 +121,7 @@ class Part:
     directory: Path = None
     environment: dict = None
     output: str = ""
+    skipped: list = field(default_factory=list)
     status: object = None
     seconds: float = 0
     cpu_seconds: float = 0
@@ -202,7 +205,7 @@ def prepare(parts, place, is_long):
             shutil.copy(TARGET / "debug" / name, place / "bin")
         for source, name in (("tests/programs", "programs"), ("tests/abi", "abi"), ("fuzz/corpus", "fuzz/corpus")):
             shutil.copytree(SOURCE / source, place / name)
-    options = ["--test-threads=2"] + (["--include-ignored"] if is_long else [])
+    options = ["--test-threads=2", "--show-output"] + (["--include-ignored"] if is_long else [])
     for part in parts:
         selected = ["--exact", *part.tests, *options]
         if part.user == os.getuid():
@@ -240,7 +243,9 @@ def run(part, limit_s):
         end(child)
         running.discard(child)
         output.seek(0)
-        part.output = output.read().decode(errors="replace")
+        printed = output.read().decode(errors="replace")
+    part.skipped = sorted(set(re.findall("^skipped: .*", printed, re.MULTILINE)))
+    part.output = PRINTED.sub("", printed)
     part.status = f"not finished after {limit_s} s" if is_late else child.returncode
     part.seconds = time.monotonic() - begin
     part.cpu_seconds = usage.ru_utime + usage.ru_stime
@@ -284,9 +289,8 @@ def run_all(parts, limit_s, concurrent):
 def tell(part):
     counts = "; ".join(f"{passed} passed, {broken} failed" for passed, broken in RESULT.findall(part.output))
     print(f"{part.seconds:7.1f} s {part.cpu_seconds:7.1f} s CPU  {part.title}: {counts}", flush=True)
-    for line in part.output.splitlines():
-        if line.startswith("skipped: "):
-            print(line)
+    for line in part.skipped:
+        print(line)
     if part.status != 0:
         OUTPUT.mkdir(parents=True, exist_ok=True)
         kept = OUTPUT / f"{re.sub('[^a-z0-9]+', '-', part.title)}.{int(time.time())}.log"
