@@ -84,7 +84,7 @@ ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
 # Configurations in which each user runs the ABI cases.
 ABI_WAYS = {0: "8M", NOBODY: "container"}
 LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps,container", NOBODY: "8M,wakes,container"}
-# What tests that passed have printed.
+# Output of passed tests.
 PRINTED = re.compile(r"^successes:\n.*?(?=^failures:$|^test result:)", re.MULTILINE | re.DOTALL)
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
 # Checks of the test programs themselves, without softswap.

@@ -58,13 +58,13 @@ fn new_handle() -> u64 {
     NEXT_HANDLE.fetch_add(1, Relaxed)
 }
 
+const NO_POOL: Refusal =
+    Refusal::Argument("pool: the handle is unknown, or the pool was destroyed");
+
 fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
     let found = lock(&POOLS).get(&(pool.addr() as u64)).cloned();
     found.ok_or(NO_POOL)
 }
-
-const NO_POOL: Refusal =
-    Refusal::Argument("pool: the handle is unknown, or the pool was destroyed");
 
 /// Returns the region that contains a range, and the range's offset in it.
 fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize), Refusal> {

@@ -37,6 +37,7 @@ pub(super) struct Resolved {
 const SEVERAL: [&str; 2] = ["swap", "report"];
 /// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
+
 struct Sources<'a, E> {
     given: &'a CommandLineOptions,
     env: E,

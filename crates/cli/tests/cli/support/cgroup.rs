@@ -53,8 +53,12 @@ impl ControlGroup {
             if !is_first && kind != "cgroup2" {
                 continue;
             }
-            // Only the root cgroup may contain processes and children with controllers.
-            let _ = fs::write(Path::new(mount).join("cgroup.subtree_control"), "+memory");
+            if !is_first {
+                // Only the root cgroup may contain processes and children with controllers. The
+                // freezer of version 2 is no controller.
+                let control = Path::new(mount).join("cgroup.subtree_control");
+                let _ = fs::write(control, format!("+{controller}"));
+            }
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("softswap-test-{}-{number}", std::process::id());
             let dir = Path::new(mount).join(name);

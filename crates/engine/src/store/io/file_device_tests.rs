@@ -35,7 +35,7 @@ fn file_round_trips_with_and_without_io_uring() {
 fn tmpfs_file_works_with_and_without_direct_io() {
     let shared_memory = Path::new("/dev/shm");
     if SwapFile::open(shared_memory).is_err() {
-        eprintln!("skipped, no writable {}", shared_memory.display());
+        eprintln!("skipped: no writable {}", shared_memory.display());
         return;
     }
     round_trip(shared_memory, false);
@@ -61,7 +61,7 @@ fn lane_continues_without_broken_ring() {
     let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
     let mut lane = device.open_lane();
     let Lane::Rings(rings) = &mut lane else {
-        eprintln!("skipped, no io_uring here");
+        eprintln!("skipped: no io_uring here");
         return;
     };
     rings.irq.retire();

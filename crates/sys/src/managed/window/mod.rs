@@ -174,7 +174,7 @@ impl Window {
     /// Registers a range of the window or of staging with userfaultfd, if the window uses it.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
         let Mechanism::Userfaultfd(uffd) = &self.mechanism else { return Ok(()) };
-        // SAFETY: callers in this module and `staging_frames` pass ranges of the window and of staging only. No Rust
+        // SAFETY: callers in this module pass ranges of the window and of staging only. No Rust
         // reference points into the window. References into staging are those of `StagedFrame`
         // only, whose page stays while they exist.
         unsafe { uffd.register(start, len) }
@@ -562,8 +562,8 @@ impl Window {
     }
 
     fn advise(&self, start: usize, len: usize, advice: i32) -> io::Result<()> {
-        // SAFETY: callers in this module and `staging_frames` pass ranges of the window, and of staging frames that are
-        // empty or claimed for dropping: no Rust reference points there.
+        // SAFETY: callers in this module and in `staging_frames` pass ranges of the window, and of
+        // staging frames that are empty or claimed for dropping: no Rust reference points there.
         unsafe { memory::advise(start, len, advice) }
     }
 }

@@ -373,7 +373,7 @@ fn area_on_tmpfs_works() {
         file_area(shared_memory, false);
         file_area(shared_memory, true);
     } else {
-        eprintln!("skipped, no writable {}", shared_memory.display());
+        eprintln!("skipped: no writable {}", shared_memory.display());
     }
 }
 
