@@ -73,6 +73,14 @@ install_what_is_missing() {
     # Server for the tests of clusters.
     ! is_root || command -v redis-server >/dev/null || missing+=(redis-server)
     ! is_root || command -v openssl >/dev/null || missing+=(openssl)
+    # Programs that the library refuses, debuggers, and shells with completions.
+    ! is_root || command -v musl-gcc >/dev/null || missing+=(musl-tools)
+    ! is_root || command -v valgrind >/dev/null || missing+=(valgrind)
+    ! is_root || command -v gdb >/dev/null || missing+=(gdb)
+    ! is_root || command -v zsh >/dev/null || missing+=(zsh)
+    ! is_root || command -v fish >/dev/null || missing+=(fish)
+    # Header for the C library's test with an allocator of the program's own.
+    ! is_root || [ -e /usr/include/jemalloc/jemalloc.h ] || missing+=(libjemalloc-dev)
     [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy

@@ -78,8 +78,8 @@ fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
     if never_started(report) {
         return format!(
             "{ending}; libsoftswap.so was not loaded into it, so it ran without a memory limit: \
-             `softswap doctor` shows what is missing, share/doc/softswap/limits.md lists programs that run \
-             unmanaged"
+             the messages of the run or `softswap doctor` show why, share/doc/softswap/limits.md lists \
+             programs that run unmanaged"
         );
     }
     // The kernel may have killed it for lack of memory, even if its managed memory fitted.
@@ -229,8 +229,8 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
         ));
     }
     let private = format!(
-        "private memory of {name} (stacks, small mappings, changed pages of files, or mapped by \
-         system calls of its own, as Go does)"
+        "private memory of {name} (stacks, small mappings, changed pages of files, a heap that \
+         follows the program's data, or mapped by system calls of its own, as Go does)"
     );
     let mut parts =
         vec![(beside.anonymous_bytes, private), (beside.shared_bytes, "shared memory".into())];

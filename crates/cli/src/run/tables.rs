@@ -72,7 +72,7 @@ impl Tables {
         if !self.has_noted_tables && tables_bytes >= budget_bytes / NOTABLE_PART {
             self.has_noted_tables = true;
             return Some(format!(
-                "softswap's page tables use {} of the budget of {}: with this budget a program can \
+                "softswap's own tables use {} of the budget of {}: with this budget a program can \
                  touch about {}, or half of that if its pages do not compress; if it needs more, \
                  raise --memory",
                 bytes(tables_bytes),

@@ -114,15 +114,20 @@ impl Search {
     }
 }
 
-/// Identifies and classifies a process; `None` if it has exited.
-fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, Verdict)> {
+/// Identifies a process and its program; `None` if it has exited.
+fn identify(pid: u32) -> Option<Identity> {
     let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
     if matches!(stat.state, 'Z' | 'X') {
         return None;
     }
-    let exe = format!("/proc/{pid}/exe");
-    let file = std::fs::metadata(&exe).map_or((0, 0), |it| (it.dev(), it.ino()));
-    let identity = Identity { started: stat.starttime, stack: stat.startstack, file };
+    let exe = std::fs::metadata(format!("/proc/{pid}/exe"));
+    let file = exe.map_or((0, 0), |it| (it.dev(), it.ino()));
+    Some(Identity { started: stat.starttime, stack: stat.startstack, file })
+}
+
+/// Identifies and classifies a process; `None` if it has exited.
+fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, Verdict)> {
+    let identity = identify(pid)?;
     let before = before.filter(|(known, _)| *known == identity).map(|(_, verdict)| verdict);
     let samples = match before {
         Some(verdict @ (Verdict::Managed | Verdict::Unmanaged)) => {
@@ -136,13 +141,17 @@ fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, 
         // Another user's process is a setuid program, for which the loader ignores LD_PRELOAD.
         None if process.uid != own_uid() && own_uid() != 0 => Verdict::Unmanaged,
         None => Verdict::Managed,
-        Some(_) if program::never_loads_libraries(&exe) => Verdict::Unmanaged,
+        Some(_) if program::never_loads_libraries(&format!("/proc/{pid}/exe")) => {
+            Verdict::Unmanaged
+        }
         Some(true) => Verdict::Managed,
         Some(false) if !is_loaded(pid) => Verdict::Without(0),
         Some(false) if samples + 1 >= SAMPLES_WITHOUT_RUNTIME => Verdict::Unmanaged,
         Some(false) => Verdict::Without(samples + 1),
     };
-    Some((identity, verdict))
+    let after = identify(pid)?;
+    // If exec has replaced the program meanwhile, the verdict may be about either of the two.
+    Some((after, if after == identity { verdict } else { Verdict::Without(0) }))
 }
 
 /// Returns true once the loader has mapped the libraries: preloaded ones are mapped before the C
