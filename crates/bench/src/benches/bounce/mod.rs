@@ -126,7 +126,7 @@ fn row_of(cell: &Cell<Combination, Ran>) -> Object {
 fn take_ns(pools: &Pools, threads: usize, times: u32) -> f64 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(threads);
     let each = times / threads as u32;
-    let (seconds, _) = on_threads(threads, |thread| {
+    let (seconds, _) = on_threads(0..threads, |thread| {
         bind_to_cpu(thread);
         for _ in 0..each {
             std::hint::black_box(pools.take(thread, 1));

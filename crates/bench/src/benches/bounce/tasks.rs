@@ -10,7 +10,6 @@ use softswap_sys::memory::reserve_bytes;
 use softswap_sys::raw::now_ns;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Concurrent requests of a task.
@@ -148,10 +147,9 @@ pub(super) fn run(
         })
     };
     let before = figures();
-    let tasks: Vec<_> = tasks[..workload.tasks].iter_mut().map(Mutex::new).collect();
-    let (_, ran) = on_threads(workload.tasks, |number| {
+    let tasks = tasks[..workload.tasks].iter_mut().enumerate();
+    let (_, ran) = on_threads(tasks, |(number, task)| {
         bind_to_cpu(number);
-        let mut task = tasks[number].lock().unwrap_or_else(PoisonError::into_inner);
         let begin = now_ns();
         let done = task.run(workload, number, pools, device, time)?;
         Ok((done, now_ns() - begin))

@@ -94,10 +94,10 @@ impl Task {
         let warm_time = Duration::from_secs_f64(self.warm_seconds);
         let each = self.warm_touches.div_ceil(self.threads as u64);
         let (_, warm) =
-            on_threads(self.threads, |thread| touches(thread, 0).run(region, warm_time, each));
+            on_threads(0..self.threads, |thread| touches(thread, 0).run(region, warm_time, each));
         let cpu_before = process_cpu_seconds();
         let time = Duration::from_secs_f64(self.seconds);
-        let (seconds, touched) = on_threads(self.threads, |thread| {
+        let (seconds, touched) = on_threads(0..self.threads, |thread| {
             touches(thread, warm[thread].touches).run(region, time, self.most_touches)
         });
         let cpu_seconds = process_cpu_seconds() - cpu_before;
