@@ -19,9 +19,6 @@ fn section(key: &str, value: &Value) -> String {
             format!("{cpu}, {cpus} CPUs, Linux {}, {}\n", of("kernel"), of("device"))
         }
         Value::Object(fields) if fields.is_empty() => String::new(),
-        Value::Object(fields) if fields.values().all(Value::is_object) => {
-            table(key, &fields.iter().map(named).collect::<Vec<_>>())
-        }
         Value::Object(fields) => {
             let lines = fields.iter().map(|(name, value)| section(name, value));
             format!("\n{}", lines.collect::<String>())
@@ -30,13 +27,6 @@ fn section(key: &str, value: &Value) -> String {
         Value::Array(all) => all.iter().map(|one| scalar(key, one) + "\n").collect(),
         _ => format!("{key}: {}\n", scalar(key, value)),
     }
-}
-
-/// Converts a field to a row with the field's name and value.
-fn named((name, value): (&String, &Value)) -> Value {
-    let name = ("name".to_string(), Value::from(name.as_str()));
-    let fields = value.as_object().into_iter().flatten();
-    Value::from_iter([name].into_iter().chain(fields.map(|(key, it)| (key.clone(), it.clone()))))
 }
 
 /// Formats objects as a table. Nested objects get their own columns; nested lists follow as tables.

@@ -1,6 +1,7 @@
 //! Line protocol between a benchmark and the measured program, over the program's standard input
 //! and output.
 
+use super::managed_program::Running;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,11 +9,11 @@ use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::child::SignalQueue;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::BorrowedFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 /// Benchmark's side of the protocol. The program is killed on drop.
 pub(crate) struct TaskPipe {
-    child: Child,
+    child: Running,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -31,7 +32,9 @@ impl TaskPipe {
         signals.prepare(&mut command, kept);
         let mut child = command.spawn().or_own("the task did not start")?;
         match (child.stdin.take(), child.stdout.take()) {
-            (Some(to), Some(from)) => Ok(TaskPipe { child, to, from: BufReader::new(from) }),
+            (Some(to), Some(from)) => {
+                Ok(TaskPipe { child: Running(child), to, from: BufReader::new(from) })
+            }
             _ => Err(Refusal::own("the task has no standard streams")),
         }
     }
@@ -63,17 +66,10 @@ impl TaskPipe {
     }
 
     pub(crate) fn wait(&mut self) -> Result<(), Refusal> {
-        match self.child.wait().or_own("the task failed")? {
+        match self.child.0.wait().or_own("the task failed")? {
             status if status.success() => Ok(()),
             status => Err(Refusal::own(format!("the task failed: {status}"))),
         }
-    }
-}
-
-impl Drop for TaskPipe {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

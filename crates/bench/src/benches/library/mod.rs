@@ -8,18 +8,17 @@ use super::swap::limits::Limits;
 use super::swap::plan::Side;
 use super::swap::testbed::Testbed;
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::Counters;
-use crate::measure::object::{Object, object};
+use crate::measure::managed_program::{Counters, config};
 use crate::measure::options::{InRounds, Named};
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, take_turns};
+use crate::measure::sample::{Cell, Object, object, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::library;
 use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::{self, parse_size};
-use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_sys::child::SignalQueue;
 use std::path::Path;
 use task::{Place, StepTimes, Task, step_ratios, step_rows};
@@ -92,15 +91,9 @@ fn one_run(
     let limits = Limits::first(args.memory);
     let side = if place == Place::KernelFile { Side::KernelFile } else { Side::Softswap };
     let held = testbed.enter(side, limits.limit_bytes)?;
-    let config = Config {
-        memory_bytes: limits.memory_bytes,
-        areas: vec![AreaSpec::new(&testbed.dir)],
-        reserve_bytes: 0,
-        ..Config::default()
-    };
     let counters = Counters::new()?;
     let environment = match place {
-        Place::Run => counters.environment(&config, library),
+        Place::Run => counters.environment(&config(limits.memory_bytes, &testbed.dir), library),
         _ => Vec::new(),
     };
     let command = held.command(environment, &own_executable()?);

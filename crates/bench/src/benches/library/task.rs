@@ -2,10 +2,9 @@
 
 use crate::measure::managed_program::softswap_run;
 use crate::measure::noise::{below, noise};
-use crate::measure::object::{Object, object};
 use crate::measure::region::on_threads;
 use crate::measure::report::Log;
-use crate::measure::sample::Cell;
+use crate::measure::sample::{Cell, Object, object};
 use crate::measure::task_pipe::{TaskPipe, send_json};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};

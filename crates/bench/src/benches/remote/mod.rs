@@ -6,10 +6,9 @@ mod store;
 
 use super::library::task::{Place, Task, step_ratios, step_rows};
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, Named, parse_seconds};
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, take_turns};
+use crate::measure::sample::{Cell, Object, object, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::{Args, ValueEnum};
 use servers::Servers;
@@ -43,7 +42,7 @@ pub(crate) struct RemoteArgs {
 
     /// Servers that are started
     #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "url",
-          value_parser = clap::value_parser!(u16).range(2..=64))]
+          value_parser = clap::value_parser!(u16).range(3..=64))]
     primaries: u16,
 
     /// Extents of 31 pages that the store has

@@ -8,4 +8,72 @@
 pub(crate) mod group;
 pub(crate) mod zram;
 pub(crate) mod changes;
-pub(crate) mod process;
+
+use changes::{Action, Answer, Changes};
+use clap::Args;
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
+use softswap_sys::child::SignalQueue;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+
+/// Undoes the changes of a benchmark when standard input ends; for internal use.
+#[derive(Args)]
+pub(crate) struct RestorerArgs {}
+
+pub(crate) fn restore() -> Result<ExitCode, Refusal> {
+    let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+    let _held = SignalQueue::hold(&ends).or_own("cannot block signals")?;
+    let mut changes = Changes::default();
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        let answer: Answer = serde_json::from_str(&line)
+            .map_err(|error| format!("the restorer received an unknown request {line:?}: {error}"))
+            .and_then(|act| changes.perform(act));
+        let text = serde_json::to_string(&answer).unwrap_or_default();
+        // If the benchmark has exited, the input is also closed, so the loop ends.
+        let _ = writeln!(io::stdout(), "{text}");
+    }
+    match changes.undo_all() {
+        failed if failed.is_empty() => Ok(ExitCode::SUCCESS),
+        failed => Err(Refusal::own(failed.join("; "))),
+    }
+}
+
+/// Client of the restorer. All changes are undone on drop.
+pub(crate) struct Restorer {
+    child: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+impl Restorer {
+    pub(crate) fn start() -> Result<Restorer, String> {
+        let program = std::env::current_exe().map_err(|error| plain(&error))?;
+        let mut command = Command::new(program);
+        command.arg("restorer").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(|error| plain(&error))?;
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        let from = BufReader::new(from.ok_or("the restorer has no standard output")?);
+        Ok(Restorer { child, to, from })
+    }
+
+    /// Requests a change and waits for its completion.
+    pub(crate) fn request(&mut self, act: &Action) -> Answer {
+        let exited = || {
+            "the process that changes the machine's settings (the restorer) has exited".to_string()
+        };
+        let text = serde_json::to_string(act).map_err(|error| error.to_string())?;
+        let to = self.to.as_mut().ok_or_else(exited)?;
+        writeln!(to, "{text}").map_err(|_| exited())?;
+        let mut line = String::new();
+        self.from.read_line(&mut line).map_err(|error| plain(&error))?;
+        serde_json::from_str(&line).map_err(|_| exited())?
+    }
+}
+
+impl Drop for Restorer {
+    fn drop(&mut self) {
+        drop(self.to.take());
+        let _ = self.child.wait();
+    }
+}
