@@ -74,12 +74,8 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Object, Refusal> {
     let dir = args.common.dir(bytes)?;
     let device = FileDevice::new(SwapFile::open(&dir.path).map_err(Refusal::own)?, false);
     device.grow(0, bytes).map_err(Refusal::own)?;
-    let tasks: std::io::Result<Vec<_>> = (0..MAX_TASKS as u64).map(Task::new).collect();
-    let mut tasks = tasks.or_own("the tasks' buffers cannot be allocated")?;
-    for (number, task) in tasks.iter_mut().enumerate() {
-        task.attach(&device);
-        task.fill_part(number, &device).map_err(Refusal::own)?;
-    }
+    let tasks = (0..MAX_TASKS).map(|number| Task::new(number, &device));
+    let mut tasks = tasks.collect::<Result<Vec<_>, _>>()?;
     let areas = std::thread::available_parallelism().map_or(1, usize::from);
     let mut log = Log::start();
     let mut cells: Vec<_> = combinations().map(Cell::new).collect();
@@ -190,21 +186,16 @@ struct Task {
 }
 
 impl Task {
-    fn new(seed: u64) -> io::Result<Task> {
-        let (memory, ram) = (reserve_bytes(MEMORY_BYTES)?, reserve_bytes(PART_BYTES)?);
+    /// Writes all of the task's part: the first write to preallocated storage is slower.
+    fn new(number: usize, device: &FileDevice) -> Result<Task, Refusal> {
+        let reserve = |bytes| reserve_bytes(bytes).or_own("a task's buffer cannot be allocated");
+        let (memory, ram) = (reserve(MEMORY_BYTES)?, reserve(PART_BYTES)?);
         // Populate the memory before the measurement.
         memory.fill(1);
         ram.fill(1);
-        Ok(Task { memory, ram, lane: Lane::Plain, seed })
-    }
-
-    fn attach(&mut self, device: &FileDevice) {
-        self.lane = device.open_lane();
-    }
-
-    /// Writes all of the task's part: the first write to preallocated storage is slower.
-    fn fill_part(&mut self, number: usize, device: &FileDevice) -> Result<(), IoError> {
-        device.write(&mut self.lane, (number * PART_BYTES) as u64, self.ram)
+        let mut lane = device.open_lane();
+        device.write(&mut lane, (number * PART_BYTES) as u64, ram).map_err(Refusal::own)?;
+        Ok(Task { memory, ram, lane, seed: number as u64 })
     }
 
     /// Sends requests until the time is over and returns their number.

@@ -1,6 +1,7 @@
 //! Reversible changes to the machine.
 
-use super::{group, zram};
+use super::zram::{self, ATTEMPTS, PAUSE, retried};
+use super::group;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -14,16 +15,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
 use uuid::Uuid;
 
 /// File whose lock a restorer needs to change the kernel's swap. Every process may open it.
 const LOCK: &str = "/proc/swaps";
-/// Number of attempts to take the lock, to remove a cgroup whose last process has not exited, and
-/// to deactivate an area whose pages are not freed yet.
-const ATTEMPTS: u32 = 1500;
-const PAUSE: Duration = Duration::from_millis(20);
-
 /// Request to the restorer, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Action {
@@ -108,7 +103,8 @@ impl Changes {
             return Ok(());
         }
         let file = File::open(LOCK).or_text(LOCK)?;
-        retried(|| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?)).map_err(|_| {
+        let lock = || Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?);
+        retried(lock, |_| true).map_err(|_| {
             let seconds = (PAUSE * ATTEMPTS).as_secs();
             format!(
                 "another benchmark has used the kernel's swap for more than {seconds} s; wait \
@@ -200,33 +196,25 @@ fn undo(change: &Change) -> Result<(), String> {
         }
         Change::Zram(number) => zram::remove(*number),
         Change::Swapping(path) => {
-            retried(|| swap_off(path)).or_text(format!("`swapoff {}` failed", path.display()))
+            // Pages may not be freed yet.
+            retried(|| swap_off(path), |_| true).or_text(format!("`swapoff {}` failed", path.display()))
         }
         Change::Setting(path, was) => {
             fs::write(path, was).or_text(format!("{} could not be reset to {was}", path.display()))
         }
         Change::MemoryEnabled(parent) => group::disable_memory(parent),
-        Change::Group(path) => retried(|| {
-            let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-            for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-            fs::remove_dir(path)
-        })
-        .or_text(format!("{} could not be removed", path.display())),
+        Change::Group(path) => retried(|| remove_group(path), |_| true)
+            .or_text(format!("{} could not be removed", path.display())),
     }
 }
 
-fn retried(act: impl Fn() -> io::Result<()>) -> io::Result<()> {
-    let mut tried = act();
-    for _ in 1..ATTEMPTS {
-        if tried.is_ok() {
-            break;
-        }
-        std::thread::sleep(PAUSE);
-        tried = act();
+/// Kills the processes in a cgroup and removes it. Fails until the last one has exited.
+fn remove_group(path: &Path) -> io::Result<()> {
+    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        let _ = kill_process(pid, Signal::KILL);
     }
-    tried
+    fs::remove_dir(path)
 }
 
 fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
