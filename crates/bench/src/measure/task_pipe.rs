@@ -14,7 +14,8 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 /// Benchmark's side of the protocol. The program is killed on drop.
 pub(crate) struct TaskPipe {
     child: Running,
-    to: ChildStdin,
+    /// `None` after [`TaskPipe::finish`].
+    to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
@@ -28,20 +29,28 @@ impl TaskPipe {
         kept: &[BorrowedFd<'_>],
     ) -> Result<TaskPipe, Refusal> {
         command.arg(name).arg(serde_json::to_string(task).map_err(Refusal::own)?);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         signals.prepare(&mut command, kept);
-        let mut child = command.spawn().or_own("the task did not start")?;
-        match (child.stdin.take(), child.stdout.take()) {
-            (Some(to), Some(from)) => {
-                Ok(TaskPipe { child: Running(child), to, from: BufReader::new(from) })
-            }
-            _ => Err(Refusal::own("the task has no standard streams")),
-        }
+        TaskPipe::over(command)
+    }
+
+    /// Starts a program with pipes to its standard input and from its standard output.
+    pub(crate) fn over(mut command: Command) -> Result<TaskPipe, Refusal> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Running(command.spawn().or_own("the task did not start")?);
+        let (to, from) = (child.0.stdin.take(), child.0.stdout.take());
+        let from = from.ok_or_else(|| Refusal::own("the task has no standard output"))?;
+        Ok(TaskPipe { child, to, from: BufReader::new(from) })
     }
 
     pub(crate) fn send(&mut self, line: &str) {
         // If the task has exited, `receive` reports it.
-        let _ = writeln!(self.to, "{line}");
+        let _ = self.to.as_mut().map(|to| writeln!(to, "{line}"));
+    }
+
+    /// Closes the program's standard input and waits for its exit.
+    pub(crate) fn finish(&mut self) -> Result<(), Refusal> {
+        self.to = None;
+        self.wait()
     }
 
     fn receive(&mut self) -> Result<String, Refusal> {

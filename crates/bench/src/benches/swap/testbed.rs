@@ -101,7 +101,7 @@ impl Testbed {
         sides: &mut Vec<Side>,
         notes: &mut Vec<String>,
     ) -> Result<Testbed, Refusal> {
-        let mut restorer = Restorer::start().map_err(Refusal::own)?;
+        let mut restorer = Restorer::start()?;
         let dir = restorer.request(&Action::MakeDirectory(under.into()));
         let dir = PathBuf::from(dir.map_err(Refusal::own)?);
         let file = dir.join("swapfile");

@@ -1,7 +1,7 @@
 //! Reversible changes to the machine.
 
-use super::zram::{self, ATTEMPTS, PAUSE, retried};
 use super::group;
+use super::zram::{self, ATTEMPTS, PAUSE, retried};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -197,7 +197,8 @@ fn undo(change: &Change) -> Result<(), String> {
         Change::Zram(number) => zram::remove(*number),
         Change::Swapping(path) => {
             // Pages may not be freed yet.
-            retried(|| swap_off(path), |_| true).or_text(format!("`swapoff {}` failed", path.display()))
+            retried(|| swap_off(path), |_| true)
+                .or_text(format!("`swapoff {}` failed", path.display()))
         }
         Change::Setting(path, was) => {
             fs::write(path, was).or_text(format!("{} could not be reset to {was}", path.display()))

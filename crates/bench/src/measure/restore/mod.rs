@@ -9,13 +9,15 @@ pub(crate) mod group;
 pub(crate) mod zram;
 pub(crate) mod changes;
 
+use super::task_pipe::TaskPipe;
 use changes::{Action, Answer, Changes};
 use clap::Args;
-use softswap_cli::refusal::{OrRefuse, Refusal, plain};
+use softswap_cli::library::own_executable;
+use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::child::SignalQueue;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 /// Undoes the changes of a benchmark when standard input ends; for internal use.
 #[derive(Args)]
@@ -40,40 +42,26 @@ pub(crate) fn restore() -> Result<ExitCode, Refusal> {
 }
 
 /// Client of the restorer. All changes are undone on drop.
-pub(crate) struct Restorer {
-    child: Child,
-    to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
-}
+pub(crate) struct Restorer(TaskPipe);
 
 impl Restorer {
-    pub(crate) fn start() -> Result<Restorer, String> {
-        let program = std::env::current_exe().map_err(|error| plain(&error))?;
-        let mut command = Command::new(program);
-        command.arg("restorer").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().map_err(|error| plain(&error))?;
-        let (to, from) = (child.stdin.take(), child.stdout.take());
-        let from = BufReader::new(from.ok_or("the restorer has no standard output")?);
-        Ok(Restorer { child, to, from })
+    pub(crate) fn start() -> Result<Restorer, Refusal> {
+        let mut command = Command::new(own_executable()?);
+        command.arg("restorer").process_group(0);
+        TaskPipe::over(command).map(Restorer)
     }
 
     /// Requests a change and waits for its completion.
     pub(crate) fn request(&mut self, act: &Action) -> Answer {
-        let exited = || {
-            "the process that changes the machine's settings (the restorer) has exited".to_string()
-        };
-        let text = serde_json::to_string(act).map_err(|error| error.to_string())?;
-        let to = self.to.as_mut().ok_or_else(exited)?;
-        writeln!(to, "{text}").map_err(|_| exited())?;
-        let mut line = String::new();
-        self.from.read_line(&mut line).map_err(|error| plain(&error))?;
-        serde_json::from_str(&line).map_err(|_| exited())?
+        self.0.send(&serde_json::to_string(act).map_err(|error| error.to_string())?);
+        self.0.receive_json::<Answer>().map_err(|error| {
+            format!("the process that changes the machine's settings (the restorer): {error}")
+        })?
     }
 }
 
 impl Drop for Restorer {
     fn drop(&mut self) {
-        drop(self.to.take());
-        let _ = self.child.wait();
+        let _ = self.0.finish();
     }
 }
