@@ -31,18 +31,11 @@ impl Servers {
             server(&own, ports[0], ports[1], limit_bytes)
         });
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
-        let (start, answers) =
-            (Instant::now(), |server: &Server| server.request(&["PING"]).is_ok());
-        while !servers.iter().all(answers) {
-            if start.elapsed() > TIMEOUT {
-                let seconds = TIMEOUT.as_secs();
-                return Err(Refusal::own(format!("redis-server does not answer in {seconds} s")));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        eventually(&servers, &["PING"], "PONG")?;
         let addresses = servers.iter().map(Server::address).collect::<Vec<_>>();
         let words = ["--cluster-yes", "--cluster", "create"].map(String::from);
         redis_cli(words.into_iter().chain(addresses))?;
+        eventually(&servers, &["CLUSTER", "INFO"], "cluster_state:ok")?;
         Ok(Servers { servers, _directory: directory })
     }
 
@@ -94,8 +87,27 @@ fn redis_cli(words: impl Iterator<Item = String>) -> Result<String, Refusal> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     match output.status.success() {
         true => Ok(text),
-        false => Err(Refusal::own(format!("redis-cli: {text}"))),
+        false => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            Err(Refusal::own(format!("redis-cli: {text}{errors}")))
+        }
     }
+}
+
+/// Waits until the replies of all servers contain a text.
+fn eventually(servers: &[Server], command: &[&str], text: &str) -> Result<(), Refusal> {
+    let start = Instant::now();
+    let replies = |server: &Server| server.request(command).is_ok_and(|reply| reply.contains(text));
+    while !servers.iter().all(replies) {
+        if start.elapsed() > TIMEOUT {
+            return Err(Refusal::own(format!(
+                "a redis-server does not report {text} within {} s",
+                TIMEOUT.as_secs()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 fn server(directory: &Path, port: u16, bus_port: u16, limit: u64) -> Result<Server, Refusal> {
