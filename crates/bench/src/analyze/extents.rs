@@ -1,7 +1,7 @@
 //! `softswap analyze extents`: the extents of a file on its device.
 
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
+use crate::measure::sample::{Object, object};
 use crate::pages::file::regular;
 use clap::Args;
 use softswap_cli::refusal::{FAILED, Refusal, plain};
@@ -10,7 +10,6 @@ use softswap_sys::fiemap::{self, FileExtent};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +34,8 @@ pub(crate) struct ExtentsArgs {
 
 pub(super) fn examine(args: &ExtentsArgs) -> Result<Object, Refusal> {
     let path = &args.path;
-    let (file, file_bytes) = regular(path, not_a_file, "")?;
+    let (file, file_bytes) =
+        regular(path, "is a device, not a regular file; only files have extents", "")?;
     let file_system = swapdir::file_system_of(path);
     let mut found = object! {
         schema: 1,
@@ -50,16 +50,6 @@ pub(super) fn examine(args: &ExtentsArgs) -> Result<Object, Refusal> {
 
 fn refuse(path: &Path, why: &str) -> Refusal {
     Refusal::new(FAILED, format!("{}: {why}", path.display()))
-}
-
-fn not_a_file(kind: std::fs::FileType) -> &'static str {
-    if kind.is_dir() {
-        "is a directory; choose a file in it"
-    } else if kind.is_block_device() {
-        "is a block device, which is one extent; choose a file"
-    } else {
-        "is not a regular file; only those have extents"
-    }
 }
 
 fn extents_of(path: &Path, file: &File, file_system: &str) -> Result<Vec<FileExtent>, Refusal> {

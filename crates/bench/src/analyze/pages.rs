@@ -2,22 +2,22 @@
 
 use super::advice::Advice;
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
-use crate::measure::sample::rotated;
+use crate::measure::sample::{Object, object, rotated};
 use crate::pages::checks::{Check, Verdicts, mbps};
 use crate::pages::packing::{CODECS, Packing, Workplace};
-use crate::pages::source::{Count, Source};
-use crate::pages::{Page, open};
+use crate::pages::{Count, Source};
+use crate::pages::{Page, file, process};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use softswap_cli::refusal::{FAILED, Refusal, plain};
+use softswap_cli::refusal::{FAILED, OrRefuse, Refusal, plain};
 use softswap_cli::units;
 use softswap_sys::PAGE_SIZE;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use tempfile::TempPath;
 
 /// Number of timed passes over a chunk. Each pass starts with a different check.
 const PASSES: usize = Check::ALL.len();
@@ -75,7 +75,7 @@ pub(crate) struct PagesArgs {
 }
 
 pub(super) fn examine(args: &PagesArgs) -> Result<Object, Refusal> {
-    let source = open::subject(&args.subject, args.raw)?;
+    let source = open(&args.subject, args.raw)?;
     let mut dump = args.save.as_deref().map(SavedPages::create).transpose()?;
     let wanted = if args.all { u64::MAX } else { args.sample };
     let bar = progress(wanted.min(source.pages()));
@@ -130,6 +130,18 @@ pub(super) fn examine(args: &PagesArgs) -> Result<Object, Refusal> {
     Ok(found)
 }
 
+/// Opens a process by its PID, or a file.
+fn open(subject: &Path, raw: bool) -> Result<Source, Refusal> {
+    let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+    match number.filter(|text| !text.is_empty()) {
+        Some(pid) if raw => Err(Refusal::usage(format!(
+            "--raw is for files, but {pid} is a PID; write ./{pid} for a file of that name"
+        ))),
+        Some(pid) => process::open(pid),
+        None => file::open(subject, raw),
+    }
+}
+
 fn codec_row((codec, packing): &(&'static str, Packing)) -> Object {
     object! {
         codec,
@@ -168,10 +180,9 @@ fn left_out(source: &Source, Count { read, lost }: Count) -> Vec<String> {
 
 /// The file of `--save`, removed on drop unless it is complete.
 struct SavedPages {
-    path: PathBuf,
+    path: TempPath,
     file: BufWriter<File>,
     pages: u64,
-    is_complete: bool,
 }
 
 impl SavedPages {
@@ -189,8 +200,8 @@ impl SavedPages {
             };
             Refusal::usage(format!("--save {}: {why}", path.display()))
         })?;
-        let path = path.to_path_buf();
-        Ok(SavedPages { path, file: BufWriter::new(file), pages: 0, is_complete: false })
+        let path = TempPath::try_from_path(path).or_own("--save")?;
+        Ok(SavedPages { path, file: BufWriter::new(file), pages: 0 })
     }
 
     fn add(&mut self, pages: &[Page]) -> Result<(), Refusal> {
@@ -202,9 +213,9 @@ impl SavedPages {
     /// Keeps the file, and returns a note about it.
     fn keep(mut self) -> Result<String, Refusal> {
         self.file.flush().map_err(|error| self.failed(&error))?;
-        self.is_complete = true;
         let bytes = units::bytes(self.pages * PAGE_SIZE as u64);
-        Ok(format!("{bytes} of pages are in {}", self.path.display()))
+        let path = self.path.keep().map_err(Refusal::own)?;
+        Ok(format!("{bytes} of pages are in {}", path.display()))
     }
 
     fn failed(&self, error: &std::io::Error) -> Refusal {
@@ -216,13 +227,5 @@ impl SavedPages {
         };
         let (shown, why) = (self.path.display(), plain(error));
         Refusal::new(FAILED, format!("--save {shown}: cannot be written: {why}{remedy}"))
-    }
-}
-
-impl Drop for SavedPages {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            let _ = std::fs::remove_file(&self.path);
-        }
     }
 }

@@ -15,7 +15,7 @@ mod tree;
 mod remote;
 
 use crate::measure::report;
-use crate::measure::restore::process as restorer;
+use crate::measure::restore as restorer;
 use clap::{Args, Subcommand};
 use softswap_cli::refusal::Refusal;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Description of the machine, and the load on it.
 
-use super::object::{Object, object};
+use super::sample::{Object, object};
 use serde::Serialize;
 use softswap_cli::swapdir::SwapDir;
 use std::fs;

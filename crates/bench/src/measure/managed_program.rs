@@ -3,12 +3,12 @@
 
 use softswap_cli::library::{own_executable, preloading, remove_variables};
 use softswap_cli::refusal::{OrRefuse, Refusal};
-use softswap_engine::api::settings::{Config, ENV_PREFIX};
+use softswap_engine::api::settings::{AreaSpec, Config, ENV_PREFIX};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Counters of a program, created before its start.
@@ -71,6 +71,23 @@ impl Counters {
     }
 }
 
+/// Returns the default configuration with a budget, and a swap area in `dir` without a reserve.
+pub(crate) fn config(memory_bytes: u64, dir: &Path) -> Config {
+    let areas = vec![AreaSpec::new(dir)];
+    Config { memory_bytes, areas, reserve_bytes: 0, ..Config::default() }
+}
+
+/// Returns a command that runs a program under softswap, and its counters.
+pub(crate) fn managed(
+    program: impl AsRef<OsStr>,
+    config: &Config,
+    library: &Path,
+) -> Result<(Counters, Command), Refusal> {
+    let (counters, mut command) = (Counters::new()?, command(program));
+    command.envs(counters.environment(config, library));
+    Ok((counters, command))
+}
+
 /// Returns a command without the variables of an outer `softswap run`.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
@@ -82,6 +99,16 @@ pub(crate) fn softswap_run() -> Result<Command, Refusal> {
     let mut command = command(own_executable()?.with_file_name("softswap"));
     command.args(["run", "--quiet", "--reserve", "0"]);
     Ok(command)
+}
+
+/// Child process, killed on drop.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Creates a directory on a disk, removed on drop.

@@ -4,7 +4,6 @@
 pub(crate) mod options;
 pub(crate) mod noise;
 pub(crate) mod sample;
-pub(crate) mod object;
 pub(crate) mod machine;
 pub(crate) mod tables;
 pub(crate) mod report;

@@ -3,6 +3,8 @@
 use clap::{Args, ValueEnum};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir::{self, SwapDir};
+use softswap_cli::{memory_limits, units};
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +25,18 @@ impl<const ROUNDS: u32> InRounds<ROUNDS> {
     /// Returns the directory if it has space for `bytes`.
     pub(crate) fn dir(&self, bytes: u64) -> Result<SwapDir, Refusal> {
         swapdir::check("--swap", &self.swap, bytes)
+    }
+}
+
+/// Refuses an option's value that needs more memory than is available.
+pub(crate) fn check_memory(option: impl Display, needed_bytes: u64) -> Result<(), Refusal> {
+    let available_bytes = memory_limits::available().bytes;
+    let [needed, available] = [needed_bytes, available_bytes].map(units::bytes);
+    match available_bytes < needed_bytes {
+        true => Err(Refusal::usage(format!(
+            "{option}: {needed} of memory are needed, but {available} are available; give less"
+        ))),
+        false => Ok(()),
     }
 }
 

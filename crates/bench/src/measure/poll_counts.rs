@@ -1,6 +1,6 @@
 //! The engine's counters of single-page reads by wait mode.
 
-use super::object::{Object, object};
+use super::sample::{Object, object};
 use softswap_engine::base::stats::{Counter, Stats};
 
 /// Returns the sums over several runs.

@@ -85,25 +85,26 @@ impl Content for Noise {
     }
 }
 
-/// Runs `body` concurrently in `threads` threads. Returns the seconds from the first start to the
-/// last end, and the results. The threads read the clock themselves, because the joining thread may
-/// be delayed by faults.
-pub(crate) fn on_threads<T: Send>(
-    threads: usize,
-    body: impl Fn(usize) -> T + Sync,
+/// Runs `body` concurrently in a thread for each state. Returns the seconds from the first start to
+/// the last end, and the results. The threads read the clock themselves, because the joining thread
+/// may be delayed by faults.
+pub(crate) fn on_threads<S: Send, T: Send>(
+    states: impl IntoIterator<Item = S>,
+    body: impl Fn(S) -> T + Sync,
 ) -> (f64, Vec<T>) {
-    let barrier = Barrier::new(threads);
+    let states: Vec<S> = states.into_iter().collect();
+    let barrier = Barrier::new(states.len());
     let (barrier, body) = (&barrier, &body);
     std::thread::scope(|scope| {
-        let each = |thread| {
+        let each = |state| {
             scope.spawn(move || {
                 barrier.wait();
                 let start = Instant::now();
-                let found = body(thread);
+                let found = body(state);
                 (start, Instant::now(), found)
             })
         };
-        let threads: Vec<_> = (0..threads).map(each).collect();
+        let threads: Vec<_> = states.into_iter().map(each).collect();
         // A panic aborts the process, so each join succeeds.
         let done: Vec<_> = threads.into_iter().flat_map(|thread| thread.join()).collect();
         let first = done.iter().map(|(start, _, _)| *start).min();
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn lost_write_and_wrong_bit_are_detected() {
         let region = Region::filled(21, &Noise).unwrap();
-        on_threads(3, |thread| {
+        on_threads(0..3, |thread| {
             for number in noise(thread as u64).take(100) {
                 region.write(below(number, 21) as usize);
             }

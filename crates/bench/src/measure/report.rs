@@ -1,7 +1,7 @@
 //! Result of a command: one JSON object, and the same data as tables.
 
 use super::machine::{Machine, Usage};
-use super::object::{Object, object};
+use super::sample::{Object, object};
 use super::tables;
 use serde_json::Value;
 use softswap_cli::output_file::OutputFile;
@@ -44,6 +44,15 @@ impl Log {
         found.extend(object! { ratios, notes });
         found
     }
+}
+
+/// Returns what could be made. Otherwise adds a note that `name` is left out.
+pub(crate) fn or_left_out<T>(
+    made: Result<T, String>,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> Option<T> {
+    made.map_err(|why| notes.push(format!("{name} is left out: {why}"))).ok()
 }
 
 /// Measures, prints the result as tables, and writes it as JSON to the file `json`, if given. With

@@ -1,10 +1,25 @@
-//! Figures of variants by round.
+//! Figures of variants by round, and JSON objects of them.
 
+use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
+
+/// A JSON object. The order of its keys is kept in JSON and in tables.
+pub(crate) type Object = Map<String, Value>;
+
+/// Builds a JSON object with the syntax of struct fields: `object! { variant, us: figure / 1e3 }`.
+macro_rules! object {
+    (@value $name:ident) => { $name };
+    (@value $name:ident $value:expr) => { $value };
+    ($($name:ident $(: $value:expr)?),* $(,)?) => {
+        $crate::measure::sample::Object::from_iter([
+            $((stringify!($name).to_string(), serde_json::json!(object!(@value $name $($value)?)))),*
+        ])
+    };
+}
+pub(crate) use object;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Round {
-    pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) count: usize,
@@ -19,8 +34,7 @@ impl Round {
             let rank = (count as f64 * share) as usize;
             latencies_ns.get(rank).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
         };
-        let mean_us = latencies_ns.iter().sum::<u64>() as f64 / count as f64 / 1000.0;
-        Round { mean_us, p50_us: at(0.5), p99_us: at(0.99), count }
+        Round { p50_us: at(0.5), p99_us: at(0.99), count }
     }
 }
 

@@ -19,9 +19,6 @@ fn section(key: &str, value: &Value) -> String {
             format!("{cpu}, {cpus} CPUs, Linux {}, {}\n", of("kernel"), of("device"))
         }
         Value::Object(fields) if fields.is_empty() => String::new(),
-        Value::Object(fields) if fields.values().all(Value::is_object) => {
-            table(key, &fields.iter().map(named).collect::<Vec<_>>())
-        }
         Value::Object(fields) => {
             let lines = fields.iter().map(|(name, value)| section(name, value));
             format!("\n{}", lines.collect::<String>())
@@ -32,40 +29,29 @@ fn section(key: &str, value: &Value) -> String {
     }
 }
 
-/// Converts a field to a row with the field's name and value.
-fn named((name, value): (&String, &Value)) -> Value {
-    let name = ("name".to_string(), Value::from(name.as_str()));
-    let fields = value.as_object().into_iter().flatten();
-    Value::from_iter([name].into_iter().chain(fields.map(|(key, it)| (key.clone(), it.clone()))))
-}
-
-/// Formats objects as a table. Nested objects get their own columns; nested lists follow as tables.
+/// Formats objects as a table. Nested lists follow as tables.
 fn table(title: &str, rows: &[Value]) -> String {
-    let (mut columns, mut lines, mut below) = (Vec::<String>::new(), Vec::new(), String::new());
-    for row in rows {
-        let (mut cells, mut name) = (Vec::new(), None);
-        for (key, value) in flattened("", row) {
-            let name = name.get_or_insert_with(|| scalar(&key, value));
+    let rows: Vec<_> = rows.iter().filter_map(Value::as_object).collect();
+    let (mut columns, mut below) = (Vec::<&str>::new(), String::new());
+    for row in &rows {
+        let name = row.iter().next().map_or(String::new(), |(key, value)| scalar(key, value));
+        for (key, value) in *row {
             if value.is_array() {
                 below += &section(&format!("{name}: {key}"), value);
-                continue;
+            } else if !columns.contains(&key.as_str()) {
+                columns.push(key);
             }
-            if !columns.contains(&key) {
-                columns.push(key.clone());
-            }
-            cells.push((key, value));
         }
-        lines.push(cells);
     }
     if columns.is_empty() {
         return String::new();
     }
-    let mut text = vec![String::new(); lines.len() + 1];
-    for (at, column) in columns.iter().enumerate() {
-        let cells = lines.iter().map(|cells| cells.iter().find(|(key, _)| key == column));
-        let is_text = cells.clone().flatten().any(|(_, value)| value.is_string());
-        let cells = cells.map(|cell| cell.map_or("-".into(), |(key, value)| scalar(key, value)));
-        let cells: Vec<_> = [column.clone()].into_iter().chain(cells).collect();
+    let mut text = vec![String::new(); rows.len() + 1];
+    for (at, column) in columns.into_iter().enumerate() {
+        let values = || rows.iter().map(|row| row.get(column));
+        let is_text = values().flatten().any(Value::is_string);
+        let cells = values().map(|cell| cell.map_or("-".into(), |value| scalar(column, value)));
+        let cells: Vec<String> = [column.into()].into_iter().chain(cells).collect();
         let width = cells.iter().map(String::len).max().unwrap_or(0);
         for (line, cell) in text.iter_mut().zip(cells) {
             *line += if at > 0 { "  " } else { "" };
@@ -74,14 +60,6 @@ fn table(title: &str, rows: &[Value]) -> String {
     }
     let lines: String = text.iter().map(|line| format!("{}\n", line.trim_end())).collect();
     format!("\n{title}\n{lines}{below}")
-}
-
-fn flattened<'v>(prefix: &str, value: &'v Value) -> Vec<(String, &'v Value)> {
-    let cells = value.as_object().into_iter().flatten().flat_map(|(key, value)| match value {
-        Value::Object(_) => flattened(&format!("{prefix}{key}."), value),
-        _ => vec![(format!("{prefix}{key}"), value)],
-    });
-    cells.collect()
 }
 
 /// Formats one value in the unit named by its key.

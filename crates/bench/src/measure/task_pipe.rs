@@ -1,6 +1,7 @@
 //! Line protocol between a benchmark and the measured program, over the program's standard input
 //! and output.
 
+use super::managed_program::Running;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,12 +9,13 @@ use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::child::SignalQueue;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::BorrowedFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 /// Benchmark's side of the protocol. The program is killed on drop.
 pub(crate) struct TaskPipe {
-    child: Child,
-    to: ChildStdin,
+    child: Running,
+    /// `None` after [`TaskPipe::finish`].
+    to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
@@ -27,18 +29,28 @@ impl TaskPipe {
         kept: &[BorrowedFd<'_>],
     ) -> Result<TaskPipe, Refusal> {
         command.arg(name).arg(serde_json::to_string(task).map_err(Refusal::own)?);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         signals.prepare(&mut command, kept);
-        let mut child = command.spawn().or_own("the task did not start")?;
-        match (child.stdin.take(), child.stdout.take()) {
-            (Some(to), Some(from)) => Ok(TaskPipe { child, to, from: BufReader::new(from) }),
-            _ => Err(Refusal::own("the task has no standard streams")),
-        }
+        TaskPipe::over(command)
+    }
+
+    /// Starts a program with pipes to its standard input and from its standard output.
+    pub(crate) fn over(mut command: Command) -> Result<TaskPipe, Refusal> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Running(command.spawn().or_own("the task did not start")?);
+        let (to, from) = (child.0.stdin.take(), child.0.stdout.take());
+        let from = from.ok_or_else(|| Refusal::own("the task has no standard output"))?;
+        Ok(TaskPipe { child, to, from: BufReader::new(from) })
     }
 
     pub(crate) fn send(&mut self, line: &str) {
         // If the task has exited, `receive` reports it.
-        let _ = writeln!(self.to, "{line}");
+        let _ = self.to.as_mut().map(|to| writeln!(to, "{line}"));
+    }
+
+    /// Closes the program's standard input and waits for its exit.
+    pub(crate) fn finish(&mut self) -> Result<(), Refusal> {
+        self.to = None;
+        self.wait()
     }
 
     fn receive(&mut self) -> Result<String, Refusal> {
@@ -63,17 +75,10 @@ impl TaskPipe {
     }
 
     pub(crate) fn wait(&mut self) -> Result<(), Refusal> {
-        match self.child.wait().or_own("the task failed")? {
+        match self.child.0.wait().or_own("the task failed")? {
             status if status.success() => Ok(()),
             status => Err(Refusal::own(format!("the task failed: {status}"))),
         }
-    }
-}
-
-impl Drop for TaskPipe {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -2,9 +2,8 @@
 //! softswap's own.
 
 use super::Page;
-use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
-use crate::measure::sample::{median, variation};
+use crate::measure::sample::{Object, median, object, variation};
 use clap::ValueEnum;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::codec::same_filled::same_filled_word;

@@ -1,6 +1,6 @@
 //! Pages in a file: the writable memory of a core file, or a raw dump of pages.
 
-use super::source::{Run, Source, SourceKind};
+use super::{Run, Source, SourceKind};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, ReadRef, elf};
 use rustix::fs::OFlags;
@@ -12,11 +12,12 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+const DEVICE: &str = "is a device; copy its content to a file (`dd bs=4096`), and give that file";
 
-pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
+pub(crate) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     let name = path.display().to_string();
     let refuse = |why: &str| Refusal::new(FAILED, format!("{name}: {why}"));
-    let (file, bytes) = regular(path, not_a_file, "; give a PID, a core file or a raw dump")?;
+    let (file, bytes) = regular(path, DEVICE, "; give a PID, a core file or a raw dump")?;
     if bytes == 0 {
         return Err(refuse("is empty; give a core file or a raw dump that contains pages"));
     }
@@ -32,13 +33,9 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     Ok(Source { kind, name, file, runs, notes })
 }
 
-/// Opens a regular file, and returns its length. `other` explains why a file of another kind cannot
-/// be used, `missing` how to replace a missing one.
-pub(crate) fn regular(
-    path: &Path,
-    other: fn(FileType) -> &'static str,
-    missing: &str,
-) -> Result<(File, u64), Refusal> {
+/// Opens a regular file, and returns its length. `device` explains why a device cannot be used,
+/// `missing` how to replace a missing file.
+pub(crate) fn regular(path: &Path, device: &str, missing: &str) -> Result<(File, u64), Refusal> {
     let refuse = |why: &str| Refusal::new(FAILED, format!("{}: {why}", path.display()));
     let failed = |error: io::Error| {
         let remedy = match error.kind() {
@@ -48,30 +45,21 @@ pub(crate) fn regular(
         };
         refuse(&format!("cannot be opened: {}{remedy}", plain(&error)))
     };
+    let check = |kind: FileType| match kind {
+        _ if kind.is_file() => Ok(()),
+        _ if kind.is_dir() => Err(refuse("is a directory; choose a file in it")),
+        _ if kind.is_block_device() || kind.is_char_device() => Err(refuse(device)),
+        _ => Err(refuse("is not a regular file; choose one")),
+    };
     // Opening a device or a pipe may have side effects.
-    let kind = std::fs::metadata(path).map_err(failed)?.file_type();
-    if !kind.is_file() {
-        return Err(refuse(other(kind)));
-    }
+    check(std::fs::metadata(path).map_err(failed)?.file_type())?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let file = file.map_err(failed)?;
     // The path may refer to another file since the first check.
     let opened = file.metadata().map_err(failed)?;
-    if !opened.is_file() {
-        return Err(refuse(other(opened.file_type())));
-    }
+    check(opened.file_type())?;
     Ok((file, opened.len()))
-}
-
-fn not_a_file(kind: FileType) -> &'static str {
-    if kind.is_dir() {
-        "is a directory; choose a file in it"
-    } else if kind.is_block_device() || kind.is_char_device() {
-        "is a device; copy its content to a file (`dd bs=4096`), and give that file"
-    } else {
-        "is not a regular file; save its output to a file, and give that file"
-    }
 }
 
 fn dump(bytes: u64) -> Result<Vec<Run>, String> {

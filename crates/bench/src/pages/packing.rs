@@ -2,7 +2,7 @@
 
 use super::Page;
 use super::checks::mbps;
-use crate::measure::object::{Object, object};
+use crate::measure::sample::{Object, object};
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{
@@ -16,6 +16,29 @@ const STEP_BYTES: usize = 512;
 const STEPS: usize = MAX_COMPRESSED_BYTES / STEP_BYTES;
 
 const _: () = assert!(MAX_COMPRESSED_BYTES.is_multiple_of(STEP_BYTES));
+
+/// LZ4 with its memory.
+pub(crate) struct Lz4 {
+    scratch: Scratch,
+    room: Vec<u8>,
+}
+
+impl Lz4 {
+    pub(crate) fn new() -> Result<Lz4, Refusal> {
+        let scratch =
+            Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
+        Ok(Lz4 { scratch, room: vec![0; MAX_COMPRESSED_BYTES] })
+    }
+
+    /// Compresses a page. Returns `None` if it is same-filled or incompressible.
+    pub(crate) fn pack(&mut self, page: &[u8; PAGE_SIZE]) -> Option<&[u8]> {
+        if same_filled_word(page).is_some() {
+            return None;
+        }
+        let len = compress(Compressor::Lz4, page, &mut self.room, &mut self.scratch)?;
+        Some(&self.room[..len])
+    }
+}
 
 /// A codec and its name in `--codec`.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@
 //! The process is neither stopped nor changed, so its pages are read at different times. Pages that
 //! it frees during the reads are skipped.
 
-use super::source::{Run, Source, SourceKind};
+use super::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
@@ -22,7 +22,7 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
 
-pub(super) fn open(text: &str) -> Result<Source, Refusal> {
+pub(crate) fn open(text: &str) -> Result<Source, Refusal> {
     let found = text.parse().ok().and_then(Process::read).filter(|found| !found.has_ended());
     let process = found.ok_or_else(|| {
         Refusal::new(

@@ -96,14 +96,15 @@ pub(crate) fn assert_io(found: &Value) {
     for row in found["rows"].as_array().unwrap() {
         let of = |name: &str| row[name].as_f64().unwrap();
         assert!(0.0 < of("p50_us") && of("p50_us") <= of("p99_us"), "{row}");
-        assert!(of("mean_us") > 0.0 && of("mb_per_s") > 0.0 && of("cpu_us") >= 0.0, "{row}");
+        assert!(of("mb_per_s") > 0.0 && of("cpu_us") >= 0.0, "{row}");
         assert!(of("count") > 0.0 && of("depth") >= 1.0 && of("cov") >= 0.0, "{row}");
     }
     for key in ["latency_interrupt_vs_poll", "latency_hybrid_vs_poll"] {
         assert!(found["ratios"][key].as_f64().unwrap() > 0.0, "{key}");
     }
     assert!(found["timer_overshoot_us"].as_f64().unwrap() > 0.0);
-    for (mode, counts) in found["modes"].as_object().unwrap() {
+    for counts in found["modes"].as_array().unwrap() {
+        let mode = counts["mode"].as_str().unwrap();
         assert!(counts["considered"].as_u64().unwrap() > 0, "{mode}: {counts}");
         assert_waited_as(mode, counts, found["io_uring"].as_bool().unwrap(), 0);
     }

@@ -7,7 +7,6 @@ use crate::measure::region::on_threads;
 use softswap_engine::store::swap::CLUSTER_SLOTS;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Number of distinct look-ups before they repeat: enough that the map does not remain in the L1
@@ -129,9 +128,7 @@ pub(super) fn throughput(
         let worker = Worker::new(task, own.collect(), seed * 1000 + number as u64);
         workers[number % threads].push(worker);
     }
-    let workers: Vec<_> = workers.into_iter().map(Mutex::new).collect();
-    let (seconds, done) = on_threads(threads, |thread| {
-        let mut workers = workers[thread].lock().unwrap_or_else(PoisonError::into_inner);
+    let (seconds, done) = on_threads(workers, |mut workers| {
         let turns = PAGES_AT_ONCE.div_ceil(workers.len());
         let (start, mut done) = (Instant::now(), 0);
         while start.elapsed() < time {

@@ -3,21 +3,18 @@
 //! All variants touch pages in the same random order. The pages are so far apart that no touch
 //! faults in another measured page.
 
-mod fixture;
 mod steps;
 
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
-use crate::measure::object::{Object, object};
+use crate::measure::options::check_memory;
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, Round, median};
+use crate::measure::sample::{Cell, Object, Round, median, object};
+use crate::pages::packing::Lz4;
 use clap::Args;
-use fixture::{Fixture, PATTERN, Sizes};
 use softswap_cli::refusal::{OrRefuse, Refusal};
-use softswap_cli::{memory_limits, swapdir, units};
+use softswap_cli::{swapdir, units};
 use softswap_engine::base::stats::Tier;
-use softswap_engine::codec::same_filled::same_filled_word;
-use softswap_engine::codec::{self, Compressor, Scratch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::faults::Faults;
 use softswap_sys::memory::{Page, release_dram, reserve_bytes, reserve_pages};
@@ -25,7 +22,7 @@ use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
 use softswap_testkit::Memory;
 use std::path::PathBuf;
-use steps::{Step, Steps};
+use steps::{Fixture, PATTERN, Sizes, Step, Steps};
 
 /// Measured rounds, after one for warming up.
 const ROUNDS: usize = 11;
@@ -118,17 +115,12 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Object, Refusal> {
     let pages = args.pages as usize;
     let sizes = Sizes::of(pages, FAULTS);
     let dir = swapdir::check("--swap", &args.swap, sizes.swap_bytes + sizes.spare_bytes)?;
-    let available_bytes = memory_limits::available().bytes;
-    if available_bytes < sizes.memory_bytes {
-        let [needed, available] = [sizes.memory_bytes, available_bytes].map(units::bytes);
-        return Err(Refusal::usage(format!(
-            "--pages {pages}: {needed} of memory are needed and {available} are available; reduce \
-             --pages"
-        )));
-    }
-    let (fixture, mut log) = (fixture::set_up(&dir.path, &sizes, args.faults)?, Log::start());
-    let (texts, packed_share) = compressible_pages(pages)?;
-    let mut bench = Bench::new(fixture, pages, &texts)?;
+    check_memory(format_args!("--pages {pages}"), sizes.memory_bytes)?;
+    let (fixture, mut log) = (steps::set_up(&dir.path, &sizes, args.faults)?, Log::start());
+    let (texts, packed) = compressible_pages(pages)?;
+    let packed_bytes = packed.iter().map(Vec::len).sum::<usize>() as f64;
+    let packed_share = packed_bytes / (packed.len() * PAGE_SIZE) as f64;
+    let mut bench = Bench::new(fixture, pages, &texts, packed)?;
     let mut cells = VARIANTS.map(Cell::new);
     for round in 0..=ROUNDS {
         // The order is random, so that a variant's effect on the caches does not always affect the
@@ -190,6 +182,7 @@ impl Bench {
         fixture: &'static Fixture,
         pages: usize,
         texts: &[[u8; PAGE_SIZE]],
+        packed: Vec<Vec<u8>>,
     ) -> Result<Bench, Refusal> {
         const NO_MEMORY: &str = "the benchmark's memory cannot be allocated";
         let ranges: Result<_, _> = (0..FAULTS).map(|_| fixture.map(pages * STRIDE)).collect();
@@ -208,7 +201,7 @@ impl Bench {
             bare,
             plain: reserve_bytes(pages * STRIDE * PAGE_SIZE).or_own(NO_MEMORY)?,
             buffer: reserve_pages(CLUSTER_PAGES).or_own(NO_MEMORY)?,
-            steps: Steps::new(fixture, bare, STRIDE, texts).or_own(NO_MEMORY)?,
+            steps: Steps::new(fixture, bare, STRIDE, packed).or_own(NO_MEMORY)?,
         };
         bench.fill_ranges(texts)?;
         Ok(bench)
@@ -326,30 +319,19 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
     Some(latencies_ns)
 }
 
-/// Returns up to `most` compressible pages of this executable, and their mean compressed size as a
-/// share of a page.
-fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
+type Packed = (Vec<[u8; PAGE_SIZE]>, Vec<Vec<u8>>);
+
+/// Returns up to `most` compressible pages of this executable, and their compressed content.
+fn compressible_pages(most: usize) -> Result<Packed, Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
-    let mut scratch =
-        Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
-    let mut room = vec![0; codec::MAX_COMPRESSED_BYTES];
-    let mut packed_bytes = 0;
+    let mut lz4 = Lz4::new()?;
     // Sample the whole executable, because its parts differ.
     let step = (pages.len() / most).max(1);
-    let mut chosen = Vec::new();
-    for page in pages.iter().step_by(step).take(most) {
-        let is_same = same_filled_word(page).is_some();
-        if !is_same
-            && let Some(len) = codec::compress(Compressor::Lz4, page, &mut room, &mut scratch)
-        {
-            packed_bytes += len;
-            chosen.push(*page);
-        }
+    let packed = |page: &[u8; PAGE_SIZE]| Some((*page, lz4.pack(page)?.to_vec()));
+    let chosen: Packed = pages.iter().step_by(step).take(most).filter_map(packed).unzip();
+    match chosen.0.is_empty() {
+        true => Err(Refusal::own("no page of the executable can be compressed")),
+        false => Ok(chosen),
     }
-    if chosen.is_empty() {
-        return Err(Refusal::own("no page of the executable can be compressed"));
-    }
-    let share = packed_bytes as f64 / (chosen.len() * PAGE_SIZE) as f64;
-    Ok((chosen, share))
 }

@@ -1,16 +1,141 @@
-//! The steps of a fault, measured separately: signal, entry, work of the tier, installation.
+//! The steps of a fault, measured separately: signal, entry, work of the tier, installation. An
+//! engine in this process, and a plain userfaultfd region whose faults are resolved by one copy.
 //!
 //! Steps shorter than a clock read are repeated on the same page.
 
-use super::fixture::{Fixture, PATTERN, handler_times};
+use softswap_cli::refusal::Refusal;
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::settings::Config;
 use softswap_engine::base::page::{PageTable, Place};
-use softswap_engine::codec::same_filled;
-use softswap_engine::codec::{self, Codec, Compressor, Scratch};
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
+use softswap_engine::codec::{self, Choice, Codec, Scratch, same_filled};
+use softswap_engine::store::io::{Device, FileDevice, Lane};
+use softswap_engine::store::swap::Backing;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::faults::{self, Faults};
+use softswap_sys::file::SwapFile;
 use softswap_sys::memory::{Page, reserve_u64};
 use softswap_sys::raw::now_ns;
-use softswap_sys::window::Writes;
+use softswap_sys::touches::Served;
+use softswap_sys::window::{READ_WRITE, Window, Writes};
 use softswap_testkit::Memory;
+use softswap_testkit::inline::{serve, serve_engine};
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The engine's swap file grows by clusters of this many bytes.
+const CLUSTER_BYTES: u64 = 2 << 20;
+
+/// Content copied in by a plain fault.
+pub(super) static PATTERN: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
+
+pub(super) struct Fixture {
+    pub(super) engine: Arc<Engine>,
+    pub(super) bare: Arc<Window>,
+    /// File of the engine's swap area.
+    device: FileDevice,
+    /// Offset of the first byte that the engine does not use.
+    spare_bytes: u64,
+    _served: [Served; 2],
+}
+
+/// Starts the handler that resolves each fault of the plain region by one copy.
+fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
+    let ((base, len), bare) = ((bare.base(), bare.len_bytes()), Arc::clone(bare));
+    serve(base, len, move |address, _is_write| {
+        ENTERED_NS.store(now_ns(), Relaxed);
+        let page = ((address - base) / PAGE_SIZE) as u64;
+        let done = bare.install(page, &PATTERN, Writes::Allowed).error.is_none();
+        LEFT_NS.store(now_ns(), Relaxed);
+        done
+    })
+}
+
+/// Times of the handler's last run for the plain region.
+static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
+static LEFT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns start and end of the handler's last run for the plain region, in ns.
+pub(super) fn handler_times() -> (u64, u64) {
+    (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
+}
+
+pub(super) struct Sizes {
+    pub(super) memory_bytes: u64,
+    pub(super) swap_bytes: u64,
+    /// Storage for reads without the engine.
+    pub(super) spare_bytes: u64,
+}
+
+impl Sizes {
+    /// Returns sizes for `ranges` ranges of `pages` pages. All fit in DRAM, so nothing is reclaimed
+    /// before the benchmark requests it.
+    pub(super) fn of(pages: usize, ranges: usize) -> Sizes {
+        let range_bytes = (pages * PAGE_SIZE) as u64;
+        Sizes {
+            memory_bytes: (ranges as u64 + 3) * range_bytes + (32 << 20),
+            swap_bytes: (2 * range_bytes).next_multiple_of(CLUSTER_BYTES) + 8 * CLUSTER_BYTES,
+            spare_bytes: range_bytes,
+        }
+    }
+}
+
+/// Starts the engine and handles faults in both regions until the process exits.
+pub(super) fn set_up(
+    dir: &Path,
+    sizes: &Sizes,
+    faults: Faults,
+) -> Result<&'static Fixture, Refusal> {
+    let file = Arc::new(SwapFile::open(dir).map_err(Refusal::own)?);
+    let device = FileDevice::new(Arc::clone(&file), false);
+    let (memory_bytes, codec) = (sizes.memory_bytes, Choice::LZ4);
+    let config = Config { memory_bytes, codec, faults, ..Config::default() };
+    let storage = Box::new(FileDevice::new(file, false));
+    let storage = Backing::growing(storage, Some(sizes.swap_bytes), 0);
+    let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(Refusal::own)?);
+    let engine = Arc::new(Engine::start(&config, vec![storage], stats).map_err(Refusal::own)?);
+    let bare = faults::taken(faults, || Window::reserve(1, false)).map_err(Refusal::own)?;
+    let bare = Arc::new(bare);
+    device.grow(sizes.swap_bytes, sizes.spare_bytes).map_err(Refusal::own)?;
+    let served =
+        [serve_engine(&engine).map_err(Refusal::own)?, serve_bare(&bare).map_err(Refusal::own)?];
+    let spare_bytes = sizes.swap_bytes;
+    Ok(Box::leak(Box::new(Fixture { engine, bare, device, spare_bytes, _served: served })))
+}
+
+impl Fixture {
+    pub(super) fn map(&self, pages: usize) -> Result<Memory, Refusal> {
+        let len = pages * PAGE_SIZE;
+        let address = self.engine.map(len, READ_WRITE).ok().flatten();
+        address
+            .and_then(|address| Memory::new(address, len))
+            .ok_or_else(|| Refusal::own("the managed window has no free space; reduce --pages"))
+    }
+
+    /// Drops the content of the first `pages` pages of the bare window.
+    pub(super) fn empty_bare(&self, pages: usize) -> Option<()> {
+        let numbers: Vec<u64> = (0..pages as u64).collect();
+        (self.bare.discard_each(&numbers) == pages).then_some(())
+    }
+
+    pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {
+        Memory::new(self.bare.base(), pages * PAGE_SIZE)
+    }
+
+    /// Reads a page without the engine, with one blocking read.
+    pub(super) fn read_spare(&self, page: usize, to: &mut [u8; PAGE_SIZE]) -> bool {
+        let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
+        self.device.read(&mut Lane::Plain, offset, to).is_ok()
+    }
+
+    pub(super) fn write_spare(&self, page: usize, from: &[u8]) -> bool {
+        let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
+        self.device.write(&mut Lane::Plain, offset, from).is_ok()
+    }
+}
 
 /// Repetitions of a short step per measurement.
 const REPEATS: u64 = 16;
@@ -42,20 +167,14 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Returns steps over every `stride`-th page of the bare region, with compressible `texts`.
+    /// Returns steps over every `stride`-th page of the bare region, with `packed` pages.
     pub(super) fn new(
         fixture: &'static Fixture,
         bare: Memory,
         stride: usize,
-        texts: &[[u8; softswap_sys::PAGE_SIZE]],
+        packed: Vec<Vec<u8>>,
     ) -> io::Result<Steps> {
-        let mut scratch = Scratch::new(Default::default())?;
-        let mut room = vec![0; codec::MAX_COMPRESSED_BYTES];
-        let packed = texts.iter().filter_map(|text| {
-            let len = codec::compress(Compressor::Lz4, text, &mut room, &mut scratch)?;
-            Some(room[..len].to_vec())
-        });
-        let packed = packed.collect();
+        let scratch = Scratch::new(Default::default())?;
         let table = PageTable::new(reserve_u64(bare.pages())?);
         let page = Box::new(Page([0; softswap_sys::PAGE_SIZE]));
         Ok(Steps { fixture, bare, stride, table, packed, page, scratch })

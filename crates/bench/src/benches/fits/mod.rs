@@ -4,10 +4,9 @@
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Counters, command, temporary_directory};
-use crate::measure::object::{Object, object};
 use crate::measure::options::Named;
-use crate::measure::report::Log;
-use crate::measure::sample::{Cell, median, take_turns};
+use crate::measure::report::{Log, or_left_out};
+use crate::measure::sample::{Cell, Object, median, object, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::library;
@@ -124,10 +123,7 @@ fn programs(args: &FitsArgs, dir: &Path, notes: &mut Vec<String>) -> Vec<Ready> 
     let mut all = Vec::new();
     let mut add = |name: String, make: &dyn Fn() -> Result<Ready, String>| {
         if args.programs.is_empty() || args.programs.contains(&name) {
-            match make() {
-                Ok(ready) => all.push(ready),
-                Err(why) => notes.push(format!("{name} is left out: {why}")),
-            }
+            all.extend(or_left_out(make(), &name, notes));
         }
     };
     add("churn".into(), &churn);

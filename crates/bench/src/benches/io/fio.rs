@@ -2,12 +2,10 @@
 //!
 //! fio opens the file through this process's descriptor, so the file needs no name.
 
-use super::meter::Slice;
-use super::target::Target;
+use super::meter::{Slice, Target};
 use crate::measure::sample::Round;
-use serde::Deserialize;
+use serde_json::Value;
 use softswap_cli::refusal::plain;
-use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -103,55 +101,25 @@ impl Job {
     }
 }
 
-#[derive(Deserialize)]
-struct Output {
-    jobs: Vec<Done>,
-}
-
-#[derive(Deserialize)]
-struct Done {
-    error: i64,
-    /// CPU time in percent of the job's run time.
-    usr_cpu: f64,
-    sys_cpu: f64,
-    /// Run time of the job, in ms.
-    job_runtime: f64,
-    read: Reads,
-}
-
-#[derive(Deserialize)]
-struct Reads {
-    total_ios: f64,
-    io_bytes: f64,
-    /// Run time of the reads, in ms.
-    runtime: f64,
-    lat_ns: Latency,
-}
-
-#[derive(Deserialize)]
-struct Latency {
-    mean: f64,
-    #[serde(default)]
-    percentile: BTreeMap<String, f64>,
-}
-
 fn slice_of(output: &[u8]) -> Option<Slice> {
     // Warnings may precede the object.
     let start = output.iter().position(|byte| *byte == b'{')?;
-    let output: Output = serde_json::from_slice(&output[start..]).ok()?;
-    let done = output.jobs.first().filter(|done| done.error == 0)?;
-    let read = &done.read;
-    let percentile = |name: &str| read.lat_ns.percentile.get(name).map(|ns| ns / 1000.0);
-    let cpu_share = (done.usr_cpu + done.sys_cpu) / 100.0;
-    (read.total_ios > 0.0 && read.runtime > 0.0).then_some(())?;
+    let output: Value = serde_json::from_slice(&output[start..]).ok()?;
+    let job = output["jobs"].get(0).filter(|job| job["error"] == 0)?;
+    let (of_job, of_read) = (|key: &str| job[key].as_f64(), |key: &str| job["read"][key].as_f64());
+    let percentile_us =
+        |key: &str| Some(job["read"]["lat_ns"]["percentile"][key].as_f64()? / 1000.0);
+    // CPU time is in percent of the job's run time. Run times are in ms.
+    let cpu_share = (of_job("usr_cpu")? + of_job("sys_cpu")?) / 100.0;
+    let (reads, read_ms) = (of_read("total_ios")?, of_read("runtime")?);
+    (reads > 0.0 && read_ms > 0.0).then_some(())?;
     Some(Slice {
         round: Round {
-            mean_us: read.lat_ns.mean / 1000.0,
-            p50_us: percentile("50.000000")?,
-            p99_us: percentile("99.000000")?,
-            count: read.total_ios as usize,
+            p50_us: percentile_us("50.000000")?,
+            p99_us: percentile_us("99.000000")?,
+            count: reads as usize,
         },
-        mb_per_s: read.io_bytes / read.runtime / 1000.0,
-        cpu_us: cpu_share * done.job_runtime * 1000.0 / read.total_ios,
+        mb_per_s: of_read("io_bytes")? / read_ms / 1000.0,
+        cpu_us: cpu_share * of_job("job_runtime")? * 1000.0 / reads,
     })
 }

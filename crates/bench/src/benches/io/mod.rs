@@ -2,15 +2,13 @@
 //!
 //! In each round all variants read the same bytes in turn, each for the same time.
 
-mod target;
 mod meter;
 mod fio;
 
-use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, parse_seconds};
 use crate::measure::poll_counts::{notes_on, poll_counts};
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, median, rotated};
+use crate::measure::sample::{Cell, Object, median, object, rotated};
 use clap::Args;
 use fio::{DEPTH, Job, Kind};
 use meter::{Meter, Slice, WaitMode};
@@ -45,7 +43,7 @@ idles between reads may treat better or worse.
 softswap waits for 32 reads together, so depth_32 has the latency of all 32; fio keeps 32 under way
 and gives each one's own. MB/s and CPU compare as they are.
 
-A ratio a_vs_b is of p50; *_mean of the mean latency. extra_cpu_hybrid_vs_poll is the CPU that hybrid
+A ratio a_vs_b is of p50. extra_cpu_hybrid_vs_poll is the CPU that hybrid
 adds to interrupt over what poll adds.")]
 pub(crate) struct IoArgs {
     /// A file or block device to read [default: a file of its own]
@@ -63,10 +61,6 @@ pub(crate) struct IoArgs {
     /// Leave fio out
     #[arg(long)]
     no_fio: bool,
-
-    /// Measure these variants only (names as in the table), by comma
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    only: Vec<String>,
 
     #[command(flatten)]
     common: InRounds<5>,
@@ -88,21 +82,12 @@ struct Variant {
     what: Quantity,
 }
 
-fn chosen(with_fio: bool, only: &[String]) -> Result<Vec<Cell<Variant, Slice>>, Refusal> {
+fn variants(with_fio: bool) -> Vec<Cell<Variant, Slice>> {
     let modes = Mode::ALL.into_iter().map(|mode| (mode.name(), Quantity::Read(mode)));
     let own = [("pread", Quantity::Pread), ("depth_32", Quantity::ReadMany)];
     let fio = fio::JOBS.into_iter().filter(|_| with_fio).map(|job| (job.name, Quantity::Fio(job)));
-    let all = modes.chain(own).chain(fio).map(|(name, what)| Variant { name, what });
-    let mut all: Vec<Variant> = all.collect();
-    if let Some(unknown) = only.iter().find(|name| !all.iter().any(|v| v.name == **name)) {
-        let names: Vec<&str> = all.iter().map(|variant| variant.name).collect();
-        return Err(Refusal::usage(format!(
-            "--only {unknown}: there is no such variant here; choose from {}",
-            names.join(", ")
-        )));
-    }
-    all.retain(|variant| only.is_empty() || only.iter().any(|name| name == variant.name));
-    Ok(all.into_iter().map(Cell::new).collect())
+    let all = modes.chain(own).chain(fio);
+    all.map(|(name, what)| Cell::new(Variant { name, what })).collect()
 }
 
 fn row_of(cell: &Cell<Variant, Slice>) -> Object {
@@ -115,7 +100,6 @@ fn row_of(cell: &Cell<Variant, Slice>) -> Object {
         variant: cell.key.name,
         by,
         depth,
-        mean_us: cell.median(|slice| slice.round.mean_us),
         p50_us: cell.median(p50_us),
         p99_us: cell.median(|slice| slice.round.p99_us),
         mb_per_s: cell.median(|slice| slice.mb_per_s),
@@ -130,7 +114,7 @@ fn p50_us(slice: &Slice) -> f64 {
 }
 
 pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
-    let target = target::open(args.target.as_deref(), args.size, &args.common.swap)?;
+    let target = meter::open(args.target.as_deref(), args.size, &args.common.swap)?;
     let properties = target.device.describe();
     let fio_version = if args.no_fio { Err("--no-fio".to_string()) } else { fio::version() };
     let mut log = Log::start();
@@ -139,7 +123,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
         log.note(format!("fio is left out: {why}"));
     }
     log.notes.extend(notes_on(properties.direct, properties.io_uring));
-    let mut cells = chosen(fio_version.is_ok(), &args.only)?;
+    let mut cells = variants(fio_version.is_ok());
     let mut meter = Meter::new(&target)?;
     let mut overshoots_ns = Vec::new();
     for round in 0..=args.common.rounds as usize {
@@ -173,7 +157,9 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
     }
     add_ratios(&cells, &mut log);
     let of_mode = |WaitMode { mode, stats, .. }: &WaitMode| {
-        (mode.name().to_string(), poll_counts([stats].into_iter()).into())
+        let mut row = object! { mode: mode.name() };
+        row.extend(poll_counts([stats].into_iter()));
+        row
     };
     let overshoot_ns = meter.wait_modes[Mode::Hybrid as usize].polling.overshoot_ns() as f64;
     let figures = object! {
@@ -191,12 +177,10 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
         // Hybrid mode's final estimate of the timer's overshoot.
         hybrid_overshoot_us: overshoot_ns / 1000.0,
         rows: cells.iter().map(row_of).collect::<Vec<_>>(),
-        modes: meter.wait_modes.iter().map(of_mode).collect::<Object>(),
+        modes: meter.wait_modes.iter().map(of_mode).collect::<Vec<_>>(),
     };
     Ok(log.findings("io", target.machine.clone(), figures))
 }
-
-type Measured<'c> = Option<&'c Cell<Variant, Slice>>;
 
 fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
     let find = |name: &str| cells.iter().find(|cell| cell.key.name == name);
@@ -218,11 +202,11 @@ fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
         ("latency_softswap_vs_fio_interrupt", interrupt, fio_interrupt),
         ("latency_softswap_vs_fio_poll", poll, fio_poll),
     ] {
-        let ratio = |figure: fn(&Slice) -> f64| Some(one?.ratio_to(other?, figure));
-        log.ratio(key, ratio(p50_us));
-        log.ratio(format!("{key}_mean"), ratio(|slice| slice.round.mean_us));
+        log.ratio(key, one.zip(other).map(|(one, other)| one.ratio_to(other, p50_us)));
     }
-    let cpu_us = |of: Measured<'_>| of.map_or(f64::NAN, |cell| cell.median(|slice| slice.cpu_us));
+    let cpu_us = |cell: Option<&Cell<Variant, Slice>>| {
+        cell.map_or(f64::NAN, |cell| cell.median(|slice| slice.cpu_us))
+    };
     let extra = |of| cpu_us(of) - cpu_us(interrupt);
     // If polling uses no extra CPU time, there is no ratio.
     let share = Some(extra(hybrid) / extra(poll)).filter(|_| extra(poll) > 0.0);

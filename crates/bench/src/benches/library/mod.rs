@@ -8,21 +8,20 @@ use super::swap::limits::Limits;
 use super::swap::plan::Side;
 use super::swap::testbed::Testbed;
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::Counters;
-use crate::measure::object::{Object, object};
+use crate::measure::managed_program::{Counters, config};
 use crate::measure::options::{InRounds, Named};
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, take_turns};
-use crate::measure::task_pipe::{TaskPipe, signals};
+use crate::measure::sample::{Cell, Object, object, take_turns};
+use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::library;
 use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::{self, parse_size};
-use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_sys::child::SignalQueue;
 use std::path::Path;
-use task::{Place, STEPS, StepTimes, Task};
+use task::{Place, StepTimes, Task, step_ratios, step_rows};
 
 /// Size of the region divided by the limit.
 const OVER_LIMIT: u64 = 4;
@@ -69,19 +68,13 @@ pub(super) fn measure(args: &LibraryArgs) -> Result<Object, Refusal> {
     take_turns(&mut cells, args.common.rounds, |place, round| {
         one_run(&mut testbed, args, &library, &signals, *place, round)
     })?;
-    let mut rows = Vec::new();
-    let pool = cells.iter().find(|cell| cell.key == Place::Pool);
-    for (at, step) in STEPS.into_iter().enumerate() {
-        let ns = |times: &StepTimes| times[at];
-        for cell in &cells {
-            let place = cell.key.name();
-            if let Some(pool) = pool.filter(|pool| pool.key != cell.key) {
-                log.ratio(format!("{step}_{place}_vs_pool"), cell.ratio_to(pool, ns));
-            }
-            let (cov, count) = (cell.cov(ns), cell.rounds.len());
-            rows.push(object! { place, step, ns: cell.median(ns), cov, count });
+    if let Some(pool) = cells.iter().find(|cell| cell.key == Place::Pool) {
+        for cell in cells.iter().filter(|cell| cell.key != Place::Pool) {
+            let name = |step: &str| format!("{step}_{}_vs_pool", cell.key.name());
+            step_ratios((cell, pool), name, &mut log);
         }
     }
+    let rows = step_rows(&cells, |place| object! { place: place.name() });
     let (limit_bytes, region_bytes) = (args.memory, args.memory * OVER_LIMIT);
     let figures = object! { limit_bytes, region_bytes, rows };
     Ok(log.findings("library", Machine::with_dir(&dir), figures))
@@ -98,31 +91,16 @@ fn one_run(
     let limits = Limits::first(args.memory);
     let side = if place == Place::KernelFile { Side::KernelFile } else { Side::Softswap };
     let held = testbed.enter(side, limits.limit_bytes)?;
-    let config = Config {
-        memory_bytes: limits.memory_bytes,
-        areas: vec![AreaSpec::new(&testbed.dir)],
-        reserve_bytes: 0,
-        ..Config::default()
-    };
     let counters = Counters::new()?;
     let environment = match place {
-        Place::Run => counters.environment(&config, library),
+        Place::Run => counters.environment(&config(limits.memory_bytes, &testbed.dir), library),
         _ => Vec::new(),
     };
     let command = held.command(environment, &own_executable()?);
     let region_bytes = args.memory * OVER_LIMIT;
     let (dir, memory_bytes) = (testbed.dir.clone(), limits.memory_bytes);
     let task = Task::new(place, region_bytes, args.touches, round, memory_bytes, dir);
-    let run = || {
-        let mut pipe = TaskPipe::start(command, "library-task", &task, signals, &[counters.fd()])?;
-        let times = pipe.receive_json()?;
-        if place == Place::Run {
-            counters.expect_engine()?;
-        }
-        pipe.wait()?;
-        Ok(times)
-    };
-    let times = run();
+    let times = task.run(command, signals, &[counters.fd()]);
     let bounds = testbed.remove_cgroup(held)?;
     if bounds.oom_kills > 0 {
         return Err(Refusal::own(format!(
@@ -132,5 +110,8 @@ fn one_run(
         )));
     }
     bounds.check(limits.limit_bytes).map_err(Refusal::own)?;
+    if place == Place::Run && times.is_ok() {
+        counters.expect_engine()?;
+    }
     times
 }

@@ -1,6 +1,10 @@
 //! The measured program: the same loops over the same bytes in each place.
 
+use crate::measure::managed_program::softswap_run;
 use crate::measure::noise::{below, noise};
+use crate::measure::region::on_threads;
+use crate::measure::report::Log;
+use crate::measure::sample::{Cell, Object, object};
 use crate::measure::task_pipe::{TaskPipe, send_json};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -10,7 +14,9 @@ use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::raw::now_ns;
+use std::ffi::OsString;
 use std::ops::DerefMut;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -48,8 +54,8 @@ pub(crate) struct Task {
     seed: u64,
     memory_bytes: u64,
     dir: PathBuf,
-    /// Number of threads. Each touches an equal part of the pages.
-    threads: usize,
+    /// Number of threads of [`Place::Run`]. Each touches an equal part of the pages.
+    pub(crate) threads: usize,
 }
 
 impl Task {
@@ -68,28 +74,61 @@ impl Task {
         Task { place, pages, touches: touches as usize, seed, memory_bytes, dir, threads: 1 }
     }
 
-    /// Runs the program of `softswap run` with the options of `command`, and returns its times.
-    pub(crate) fn run_swapped(
+    /// Runs the task with `command`, which inherits `kept`, and returns its times.
+    pub(crate) fn run(
         &self,
-        mut command: Command,
+        command: Command,
         signals: &SignalQueue,
+        kept: &[BorrowedFd<'_>],
     ) -> Result<StepTimes, Refusal> {
-        command.args(["--codec", "none"]).arg(format!("--memory={}", self.memory_bytes));
-        command.arg("--").arg(own_executable()?);
-        let mut pipe = TaskPipe::start(command, "library-task", self, signals, &[])?;
+        let mut pipe = TaskPipe::start(command, "library-task", self, signals, kept)?;
         let times = pipe.receive_json()?;
         pipe.wait()?;
         Ok(times)
     }
 
-    /// Divides the touches of [`Place::Run`] among threads.
-    pub(crate) fn with_threads(self, threads: u32) -> Task {
-        Task { threads: threads as usize, ..self }
+    /// Runs the task under `softswap run` with these swap areas, and returns its times.
+    pub(crate) fn run_swapped(
+        &self,
+        areas: &[OsString],
+        signals: &SignalQueue,
+    ) -> Result<StepTimes, Refusal> {
+        let mut command = softswap_run()?;
+        command.args(areas.iter().flat_map(|area| [OsString::from("--swap"), area.clone()]));
+        command.args(["--codec", "none"]).arg(format!("--memory={}", self.memory_bytes));
+        command.arg("--").arg(own_executable()?);
+        self.run(command, signals, &[])
     }
 }
 
 /// Time of each step in ns, divided by the number of pages that all threads touch.
 pub(crate) type StepTimes = [f64; STEPS.len()];
+
+/// Returns a row for each step of each cell. `columns` describes the cell.
+pub(crate) fn step_rows<K>(
+    cells: &[Cell<K, StepTimes>],
+    columns: impl Fn(&K) -> Object,
+) -> Vec<Object> {
+    let row = |cell: &Cell<K, StepTimes>, at: usize| {
+        let (step, ns) = (STEPS[at], |times: &StepTimes| times[at]);
+        let mut row = columns(&cell.key);
+        let (cov, count) = (cell.cov(ns), cell.rounds.len());
+        row.extend(object! { step, ns: cell.median(ns), cov, count });
+        row
+    };
+    cells.iter().flat_map(|cell| (0..STEPS.len()).map(move |at| row(cell, at))).collect()
+}
+
+/// Adds the ratio of each step's times in two cells.
+pub(crate) fn step_ratios<K>(
+    (one, other): (&Cell<K, StepTimes>, &Cell<K, StepTimes>),
+    name: impl Fn(&str) -> String,
+    log: &mut Log,
+) {
+    for (at, step) in STEPS.into_iter().enumerate() {
+        log.ratio(name(step), one.ratio_to(other, |times| times[at]));
+    }
+}
 
 /// Indexed access to words.
 trait Words {
@@ -183,18 +222,10 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
 fn in_threads(task: Task, bytes: &mut [u8]) -> Result<StepTimes, Refusal> {
     let threads = task.threads;
     let (pages, touches) = (task.pages / threads, task.touches / threads);
-    let share = Task { pages, touches, ..task };
-    let share = &share;
-    let touch = |part| work(share, Bytes(part, |_: &mut &mut [u8], _| ()));
-    let times: Result<Vec<StepTimes>, Refusal> = std::thread::scope(|scope| {
-        let parts = bytes.chunks_exact_mut(pages * PAGE_SIZE);
-        let running: Vec<_> = parts.map(|part| scope.spawn(move || touch(part))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(Refusal::own("a thread of the task panicked")))
-        };
-        running.into_iter().map(join).collect()
-    });
-    let times = times?;
+    let share = &Task { pages, touches, ..task };
+    let parts = bytes.chunks_exact_mut(pages * PAGE_SIZE);
+    let (_, times) = on_threads(parts, |part| work(share, Bytes(part, |_: &mut &mut [u8], _| ())));
+    let times = times.into_iter().collect::<Result<Vec<StepTimes>, _>>()?;
     Ok(std::array::from_fn(|step| {
         times.iter().map(|of_thread| of_thread[step]).sum::<f64>() / (threads * threads) as f64
     }))

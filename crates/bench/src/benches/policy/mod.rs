@@ -5,8 +5,8 @@ pub(crate) mod record;
 mod random_programs;
 
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
 use crate::measure::report::Log;
+use crate::measure::sample::{Object, object};
 use clap::Args;
 use random_programs::Program;
 use recorded::{Content, Event, Recorded, UNIT_BYTES};
@@ -81,11 +81,8 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
                     filled_faults: figures.filled_faults,
                     pool_faults: figures.pool_faults,
                     disk_faults: figures.disk_faults,
-                    write_faults: figures.write_faults,
-                    pages_ahead: figures.pages_ahead,
                     pages_written: figures.pages_written,
                     stalled_ms,
-                    pool_bytes: figures.pool_bytes,
                 });
                 Ok::<_, Refusal>(stalled_ms)
             };
@@ -129,12 +126,12 @@ fn random(count: u32, log: &mut Log) -> io::Result<Vec<Object>> {
         let total_ms = |percent| {
             let figures = simulate(&recorded, memory_pages, Without::default(), percent)?;
             let ns = figures.stalled_ns + figures.reclaim_ns + u64::from(recorded.cpu_us) * 1000;
-            io::Result::Ok((ns as f64 / 1e6, figures))
+            io::Result::Ok(ns as f64 / 1e6)
         };
-        let (default_ms, figures) = total_ms(None)?;
+        let default_ms = total_ms(None)?;
         let mut best = (f64::INFINITY, 0_u8);
         for percent in FIXED_PERCENTS {
-            let (ms, _) = total_ms(Some(percent))?;
+            let ms = total_ms(Some(percent))?;
             best = if ms < best.0 { (ms, percent) } else { best };
         }
         let ratio = default_ms / best.0;
@@ -147,9 +144,6 @@ fn random(count: u32, log: &mut Log) -> io::Result<Vec<Object>> {
             best_fixed_ms: best.0,
             best_fixed_percent: best.1,
             ratio,
-            pool_faults: figures.pool_faults,
-            disk_faults: figures.disk_faults,
-            pool_bytes: figures.pool_bytes,
         });
     }
     log.ratio("default_vs_best_fixed_geomean".to_string(), (logs / f64::from(count.max(1))).exp());

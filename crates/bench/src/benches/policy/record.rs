@@ -1,8 +1,8 @@
 //! `softswap bench record`: records a program's touches as traces for `bench policy`.
 
-use super::recorded::convert::{Part, convert};
+use super::recorded::convert::convert;
 use super::recorded::{Event, Recorded};
-use crate::measure::managed_program::{Counters, command};
+use crate::measure::managed_program::managed;
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::refusal::{OrRefuse, Refusal};
@@ -94,10 +94,9 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode, Refusal> {
 }
 
 fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
-    let counters = Counters::new()?;
-    let mut command = command(&args.program[0]);
-    let environment = counters.environment(&config(&args.swap, recording), &library::find()?);
-    command.args(&args.program[1..]).envs(environment);
+    let config = config(&args.swap, recording);
+    let (counters, mut command) = managed(&args.program[0], &config, &library::find()?)?;
+    command.args(&args.program[1..]);
     let signals = signals()?;
     signals.prepare(&mut command, &[counters.fd()]);
     let name = args.program[0].to_string_lossy();
@@ -115,9 +114,8 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     if status.is_some_and(|status| !status.success()) {
         return Err(Refusal::own("the program failed, so the trace is not stored"));
     }
-    let words = File::open(recording).map(words);
-    let trace =
-        words.ok().and_then(|words| convert(words, Part { skip: args.skip, most: args.most }));
+    let words = File::open(recording).ok().map(words);
+    let trace = words.and_then(|words| convert(words, args.skip, args.most));
     trace.ok_or_else(|| {
         Refusal::own(
             "the engine has recorded no touches; choose a program that uses more than 8 MiB",

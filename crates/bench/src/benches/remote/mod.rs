@@ -3,27 +3,27 @@
 
 mod servers;
 mod store;
-mod programs;
 
-use super::library::task::{STEPS, StepTimes};
+use super::library::task::{Place, Task, step_ratios, step_rows};
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, Named, parse_seconds};
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, rotated, take_turns};
+use crate::measure::sample::{Cell, Object, object, take_turns};
 use crate::measure::task_pipe::signals;
-use clap::Args;
-use programs::{Area, OVER_BUDGET, Program};
+use clap::{Args, ValueEnum};
 use servers::Servers;
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::units::parse_size;
 use softswap_remote::WORKERS;
 use softswap_remote::url::Url;
+use std::ffi::OsString;
 use std::time::Duration;
 use store::{Step, Store};
 
 /// Maximum memory of each started server.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;
+/// Touched memory divided by the budget.
+const OVER_BUDGET: u64 = 4;
 
 /// Measure a Redis or Valkey cluster as a swap area.
 ///
@@ -42,7 +42,7 @@ pub(crate) struct RemoteArgs {
 
     /// Servers that are started
     #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "url",
-          value_parser = clap::value_parser!(u16).range(2..=64))]
+          value_parser = clap::value_parser!(u16).range(3..=64))]
     primaries: u16,
 
     /// Extents of 31 pages that the store has
@@ -77,6 +77,16 @@ pub(crate) struct RemoteArgs {
     common: InRounds<5>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Area {
+    Disk,
+    /// Two copies on the cluster, nothing on the disk.
+    Cluster,
+    /// One copy on the disk, one on the cluster (`copies=local`).
+    DiskAndCluster,
+}
+
 pub(super) fn measure(args: &RemoteArgs) -> Result<Object, Refusal> {
     let dir = args.common.dir(args.memory.saturating_mul(OVER_BUDGET + 1))?;
     let mut log = Log::start();
@@ -88,88 +98,82 @@ pub(super) fn measure(args: &RemoteArgs) -> Result<Object, Refusal> {
         format!("redis://{}", servers.as_ref().map_or(String::new(), Servers::seeds))
     });
     let url = Url::parse(&text).map_err(|refusal| Refusal::usage(refusal.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()
-        .or_own("the event loop cannot be started")?;
     let named = match &servers {
         Some(servers) => {
             format!("{} primaries on this machine, Redis {}", args.primaries, servers.version())
         }
         None => url.to_string(),
     };
-    let (rows, server_bytes_for_each_byte_stored) =
-        runtime.block_on(store_steps(args, &url, servers.as_ref()))?;
-    let program_rows = program_rows(args, &url, &text, &mut log)?;
+    let (rows, server_bytes_for_each_byte_stored) = store_steps(args, &url, servers.as_ref())?;
+    let program_rows = program_rows(args, sized(&url, text, args.memory), &mut log)?;
     let figures = object! { servers: named, server_bytes_for_each_byte_stored, rows, program_rows };
     Ok(log.findings("remote", Machine::with_dir(&dir), figures))
 }
 
 /// Measures all steps of the store in turn, and the server memory per stored byte.
-async fn store_steps(
+fn store_steps(
     args: &RemoteArgs,
     url: &Url,
     servers: Option<&Servers>,
 ) -> Result<(Vec<Object>, Option<f64>), Refusal> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .or_own("the event loop cannot be started")?;
     let before = servers.map(Servers::used_bytes).transpose()?;
-    let store = Store::fill(url, args.extents.into()).await?;
-    let mut server_bytes = None;
-    if let (Some(servers), Some(before)) = (servers, before) {
-        let used = servers.used_bytes()?.saturating_sub(before);
-        server_bytes = Some(used as f64 / store.stored_bytes() as f64);
-    }
+    let store = runtime.block_on(Store::fill(url, args.extents.into()))?;
+    let after = servers.map(Servers::used_bytes).transpose()?;
+    let used = after.zip(before).map(|(after, before)| after.saturating_sub(before));
+    let server_bytes = used.map(|used| used as f64 / store.stored_bytes() as f64);
     let mut cells: Vec<_> = Step::all().into_iter().map(Cell::new).collect();
-    for round in 0..args.common.rounds as usize {
-        for at in rotated(cells.len(), round) {
-            let (step, depth) = (cells[at].key, args.depth as usize);
-            let figure = store.measure(step, depth, args.seconds, round as u64).await?;
-            cells[at].rounds.push(figure);
-        }
-    }
-    store.close().await?;
+    take_turns(&mut cells, args.common.rounds, |step, round| {
+        let depth = args.depth as usize;
+        runtime.block_on(store.measure(*step, depth, args.seconds, round as u64))
+    })?;
+    runtime.block_on(store.close())?;
     servers.map_or(Ok(()), Servers::empty)?;
     let row = |cell: &Cell<Step, f64>| {
-        let (is_latency, middle) = (cell.key.is_latency(), cell.median(|figure| *figure));
+        let (is_latency, middle) = (cell.key.is_latency(), cell.median(f64::clone));
         object! {
             step: cell.key.name(),
             pages_per_s: (!is_latency).then_some(middle),
             us: is_latency.then_some(middle),
-            cov: cell.cov(|figure| *figure),
+            cov: cell.cov(f64::clone),
             count: cell.rounds.len(),
         }
     };
     Ok((cells.iter().map(row).collect(), server_bytes))
 }
 
-fn program_rows(
-    args: &RemoteArgs,
-    url: &Url,
-    text: &str,
-    log: &mut Log,
-) -> Result<Vec<Object>, Refusal> {
+/// Adds a size to a URL that has none: 1.5 times the memory that a program touches.
+fn sized(url: &Url, text: String, memory_bytes: u64) -> String {
+    if url.size_bytes.is_some() {
+        return text;
+    }
+    let separator = if text.contains('?') { '&' } else { '?' };
+    format!("{text}{separator}size={}M", (memory_bytes >> 20) * OVER_BUDGET * 3 / 2)
+}
+
+/// Measures programs with pages on disk, on the cluster alone, and on both.
+fn program_rows(args: &RemoteArgs, url: String, log: &mut Log) -> Result<Vec<Object>, Refusal> {
     if args.program_rounds == 0 {
         return Ok(Vec::new());
     }
-    let program = Program {
-        memory_bytes: args.memory,
-        touches: args.touches,
-        directory: args.common.swap.clone(),
-        url: Program::sized(url, text, args.memory),
-    };
-    let signals = signals()?;
+    let (signals, directory, bytes) = (signals()?, &args.common.swap, args.memory * OVER_BUDGET);
     let mut cells: Vec<_> = Area::all().into_iter().map(Cell::new).collect();
-    take_turns(&mut cells, args.program_rounds, |area, round| program.run(*area, round, &signals))?;
-    let mut rows = Vec::new();
-    for cell in &cells {
-        for (at, step) in STEPS.into_iter().enumerate() {
-            let (area, ns) = (cell.key.name(), |times: &StepTimes| times[at]);
-            if cell.key != Area::Disk {
-                log.ratio(format!("{step}_{area}_vs_disk"), cell.ratio_to(&cells[0], ns));
-            }
-            let (cov, count) = (cell.cov(ns), cell.rounds.len());
-            rows.push(object! { area, step, ns: cell.median(ns), cov, count });
-        }
+    take_turns(&mut cells, args.program_rounds, |area, round| {
+        let areas: Vec<OsString> = match area {
+            Area::Disk => vec![directory.into()],
+            Area::Cluster => vec![url.clone().into()],
+            Area::DiskAndCluster => vec![directory.into(), url.clone().into()],
+        };
+        Task::new(Place::Run, bytes, args.touches, round, args.memory, directory.clone())
+            .run_swapped(&areas, &signals)
+    })?;
+    for cell in &cells[1..] {
+        let name = |step: &str| format!("{step}_{}_vs_disk", cell.key.name());
+        step_ratios((cell, &cells[0]), name, log);
     }
-    Ok(rows)
+    Ok(step_rows(&cells, |area| object! { area: area.name() }))
 }

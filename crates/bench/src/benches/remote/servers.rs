@@ -1,25 +1,18 @@
 //! A cluster on this machine: primaries without replicas, killed with the benchmark.
 
+use crate::measure::managed_program::Running;
 use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const SLOTS: usize = 16_384;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Server {
-    process: Child,
+    _process: Running,
     port: u16,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 pub(super) struct Servers {
@@ -37,77 +30,84 @@ impl Servers {
             std::fs::create_dir(&own).or_own("a server's directory")?;
             server(&own, ports[0], ports[1], limit_bytes)
         });
-        let servers =
-            Servers { servers: servers.collect::<Result<_, _>>()?, _directory: directory };
-        servers.join(&ports)?;
-        Ok(servers)
-    }
-
-    fn join(&self, ports: &[u16]) -> Result<(), Refusal> {
-        let count = self.servers.len();
-        for (at, server) in self.servers.iter().enumerate() {
-            eventually("a redis-server answers", || server.request(&["PING"]).is_ok())?;
-            let (first, last) = (at * SLOTS / count, (at + 1) * SLOTS / count - 1);
-            server.request(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
-            server.request(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
-            if at > 0 {
-                let (port, bus_port) = (ports[0].to_string(), ports[1].to_string());
-                server.request(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
-            }
-        }
-        let knows_all = |server: &Server| {
-            let reply = server.text(&["CLUSTER", "INFO"]).unwrap_or_default();
-            let all = format!("cluster_known_nodes:{count}\r");
-            reply.contains("cluster_state:ok") && reply.contains(&all)
-        };
-        eventually("the servers know each other", || self.servers.iter().all(knows_all))
+        let servers = servers.collect::<Result<Vec<_>, _>>()?;
+        eventually(&servers, &["PING"], "PONG")?;
+        let addresses = servers.iter().map(Server::address).collect::<Vec<_>>();
+        let words = ["--cluster-yes", "--cluster", "create"].map(String::from);
+        redis_cli(words.into_iter().chain(addresses))?;
+        eventually(&servers, &["CLUSTER", "INFO"], "cluster_state:ok")?;
+        Ok(Servers { servers, _directory: directory })
     }
 
     pub(super) fn seeds(&self) -> String {
-        let seeds: Vec<_> =
-            self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
-        seeds.join(",")
+        self.servers.iter().map(Server::address).collect::<Vec<_>>().join(",")
     }
 
     /// Returns the memory allocated by all servers (`used_memory`).
     pub(super) fn used_bytes(&self) -> Result<u64, Refusal> {
         let used = |server: &Server| {
-            let reply = server.text(&["INFO", "memory"])?;
-            let line = reply.lines().find_map(|line| line.strip_prefix("used_memory:"));
-            line.and_then(|text| text.trim().parse::<u64>().ok())
-                .ok_or_else(|| Refusal::own("a server does not report its memory"))
+            let used = server.info("memory", "used_memory:")?;
+            used.parse::<u64>().map_err(|_| Refusal::own("a server does not report its memory"))
         };
         self.servers.iter().map(used).sum()
     }
 
     pub(super) fn empty(&self) -> Result<(), Refusal> {
-        self.servers.iter().try_for_each(|server| server.request(&["FLUSHALL"]).map(|_| ()))
+        self.servers.iter().try_for_each(|server| server.request(&["FLUSHALL"]).map(drop))
     }
 
     pub(super) fn version(&self) -> String {
-        let reply = self.servers.first().map(|server| server.text(&["INFO", "server"]));
-        let reply = reply.and_then(Result::ok).unwrap_or_default();
-        let line = reply.lines().find_map(|line| line.strip_prefix("redis_version:"));
-        line.unwrap_or("?").to_string()
+        let version = self.servers[0].info("server", "redis_version:");
+        version.unwrap_or_else(|_| "?".into())
     }
 }
 
 impl Server {
-    fn request(&self, command: &[&str]) -> Result<redis::Value, Refusal> {
-        let failed = |error: redis::RedisError| {
-            Refusal::own(format!("{} to 127.0.0.1:{}: {error}", command.join(" "), self.port))
-        };
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port));
-        let client = client.map_err(failed)?;
-        let mut connection = client.get_connection_with_timeout(TIMEOUT).map_err(failed)?;
-        let mut query = redis::cmd(command[0]);
-        query.arg(&command[1..]);
-        query.query(&mut connection).map_err(failed)
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
-    fn text(&self, command: &[&str]) -> Result<String, Refusal> {
-        redis::from_redis_value(self.request(command)?).map_err(Refusal::own)
+    fn request(&self, command: &[&str]) -> Result<String, Refusal> {
+        let options = ["-e".to_string(), "-p".into(), self.port.to_string()];
+        redis_cli(options.into_iter().chain(command.iter().map(|word| word.to_string())))
     }
+
+    /// Returns a field of the server's information, or an empty text.
+    fn info(&self, section: &str, field: &str) -> Result<String, Refusal> {
+        let reply = self.request(&["INFO", section])?;
+        let value = reply.lines().find_map(|line| line.strip_prefix(field));
+        Ok(value.unwrap_or_default().trim().to_string())
+    }
+}
+
+/// Runs redis-cli and returns its output.
+fn redis_cli(words: impl Iterator<Item = String>) -> Result<String, Refusal> {
+    let output = Command::new("redis-cli").args(words).stdin(Stdio::null()).output();
+    let output = output.or_own("redis-cli (Debian: redis-tools)")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => Ok(text),
+        false => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            Err(Refusal::own(format!("redis-cli: {text}{errors}")))
+        }
+    }
+}
+
+/// Waits until the replies of all servers contain a text.
+fn eventually(servers: &[Server], command: &[&str], text: &str) -> Result<(), Refusal> {
+    let start = Instant::now();
+    let replies = |server: &Server| server.request(command).is_ok_and(|reply| reply.contains(text));
+    while !servers.iter().all(replies) {
+        if start.elapsed() > TIMEOUT {
+            return Err(Refusal::own(format!(
+                "a redis-server does not report {text} within {} s",
+                TIMEOUT.as_secs()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 fn server(directory: &Path, port: u16, bus_port: u16, limit: u64) -> Result<Server, Refusal> {
@@ -127,22 +127,11 @@ fn server(directory: &Path, port: u16, bus_port: u16, limit: u64) -> Result<Serv
             plain(&error)
         ))
     })?;
-    Ok(Server { process, port })
+    Ok(Server { _process: Running(process), port })
 }
 
 fn free_ports(count: usize) -> std::io::Result<Vec<u16>> {
     let held = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
     let held: Vec<_> = held.collect::<Result<_, _>>()?;
     held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) -> Result<(), Refusal> {
-    let start = Instant::now();
-    while !condition() {
-        if start.elapsed() > TIMEOUT {
-            return Err(Refusal::own(format!("{what}: not within {} s", TIMEOUT.as_secs())));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }

@@ -12,7 +12,6 @@ use softswap_remote::store::{Page, PageStore};
 use softswap_remote::url::{Copies, Url};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
-use std::future::Future;
 use std::time::{Duration, Instant};
 
 const GENERATION: u64 = 1;
@@ -46,34 +45,6 @@ impl Step {
             Step::WriteExtents | Step::ReadExtents => of_extent,
             Step::ReadPages | Step::WritePage | Step::ReadPage => 1,
         }
-    }
-
-    /// Runs operations until `time` is over: `depth` concurrently, or one at a time if the latency
-    /// is measured. `begin` performs an operation and returns its duration in ns. Returns the pages
-    /// per second, counting `pages` per operation, or the median latency in us.
-    async fn measure<F: Future<Output = Result<u64, Refusal>>>(
-        self,
-        mut places: impl Iterator<Item = u64>,
-        depth: usize,
-        time: Duration,
-        begin: impl Fn(u64) -> F,
-        pages: u64,
-    ) -> Result<f64, Refusal> {
-        let depth = if self.is_latency() { 1 } else { depth };
-        let (mut latencies_ns, mut in_flight) = (Vec::new(), FuturesUnordered::new());
-        in_flight.extend(places.by_ref().take(depth).map(&begin));
-        let start = Instant::now();
-        while let Some(ns) = in_flight.next().await {
-            latencies_ns.push(ns?);
-            if start.elapsed() < time {
-                in_flight.extend(places.next().map(&begin));
-            }
-        }
-        let seconds = start.elapsed().as_secs_f64();
-        Ok(match self.is_latency() {
-            true => Round::of(&mut latencies_ns).p50_us,
-            false => (latencies_ns.len() as u64 * pages) as f64 / seconds,
-        })
     }
 }
 
@@ -124,8 +95,9 @@ impl Store {
         self.cluster.read(first_page, generations, &mut into).await.map_err(Refusal::own)
     }
 
-    /// Repeats a step for `time`. Concurrent operations may write the same page, because they write
-    /// the same content.
+    /// Repeats a step until `time` is over: `depth` operations concurrently, or one at a time if the
+    /// latency is measured. Returns the pages per second, counting each copy, or the median latency
+    /// in us. Concurrent operations may write the same page, because they write the same content.
     pub(super) async fn measure(
         &self,
         step: Step,
@@ -139,9 +111,23 @@ impl Store {
         };
         let pages = step.pages(EXTENT_PAGES);
         let places = self.extents * EXTENT_PAGES / pages;
-        let places = noise(seed).map(move |number| below(number, places) * pages);
-        let copies = if step.is_write() { self.copies } else { 1 };
-        step.measure(places, depth, time, begin, pages * copies).await
+        let mut places = noise(seed).map(move |number| below(number, places) * pages);
+        let depth = if step.is_latency() { 1 } else { depth };
+        let (mut latencies_ns, mut in_flight) = (Vec::new(), FuturesUnordered::new());
+        in_flight.extend(places.by_ref().take(depth).map(begin));
+        let start = Instant::now();
+        while let Some(ns) = in_flight.next().await {
+            latencies_ns.push(ns?);
+            if start.elapsed() < time {
+                in_flight.extend(places.next().map(begin));
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let pages = pages * if step.is_write() { self.copies } else { 1 };
+        Ok(match step.is_latency() {
+            true => Round::of(&mut latencies_ns).p50_us,
+            false => (latencies_ns.len() as u64 * pages) as f64 / seconds,
+        })
     }
 
     pub(super) async fn close(self) -> Result<(), Refusal> {

@@ -1,22 +1,26 @@
 //! Cost of detecting same-filled pages in the memory of real programs: three orders of comparison,
 //! and softswap's own check.
 
-mod programs;
 mod mix;
 
+use super::swap::programs::Program;
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
-use crate::measure::options::Named;
-use crate::measure::report::Log;
-use crate::measure::sample::{median, ratio_to, rotated, variation};
+use crate::measure::managed_program::{Running, temporary_directory};
+use crate::measure::options::{Named, check_memory};
+use crate::measure::report::{Log, or_left_out};
+use crate::measure::sample::{Object, median, object, ratio_to, rotated, variation};
 use crate::measure::task_pipe::signals;
-use crate::pages::Page;
 use crate::pages::checks::{Check, Verdicts, mbps};
+use crate::pages::{Page, process};
 use clap::Args;
-use programs::{PROGRAMS, pages_of};
-use softswap_cli::refusal::Refusal;
-use softswap_cli::{memory_limits, units};
+use rustix::process::{Pid, Signal, kill_process};
+use softswap_cli::control_client::Process;
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::child::SignalQueue;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Maximum number of pages collected from a program (256 MiB).
 const MAX_COLLECTED: usize = 65_536;
@@ -24,6 +28,11 @@ const MAX_COLLECTED: usize = 65_536;
 const IN_CACHE_PAGES: usize = 128;
 const CACHE_LINE_BYTES: usize = 64;
 const MIX: &str = "mix";
+/// Programs with different data: numbers of Python, a database, lines of text, a graph.
+const PROGRAMS: [Program; 4] =
+    [Program::NumericSort, Program::Sqlite, Program::GnuSort, Program::GraphWalk];
+/// Interval between reads of a program's size.
+const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Measure detecting same-filled pages, over the memory of real programs.
 ///
@@ -71,9 +80,13 @@ struct Dump {
 type Times = [Vec<u64>; Check::ALL.len()];
 
 pub(super) fn measure(args: &SamefillArgs) -> Result<Object, Refusal> {
-    check_memory(args.pages as usize)?;
+    let pages = args.pages as usize;
+    // Memory for the dumps, the collected pages, and a running program.
+    let collected = collected_pages(pages) * (PROGRAMS.len() + 1);
+    let needed_bytes = (pages + 2 * collected) * PAGE_SIZE;
+    check_memory(format_args!("--pages {pages}"), needed_bytes as u64)?;
     let mut log = Log::start();
-    let mut dumps = collect(args.pages as usize, &mut log.notes)?;
+    let mut dumps = collect(pages, &mut log.notes)?;
     // The first round warms up.
     for round in 0..=args.rounds as usize {
         for dump in &mut dumps {
@@ -97,21 +110,6 @@ pub(super) fn measure(args: &SamefillArgs) -> Result<Object, Refusal> {
     Ok(log.findings("samefill", Machine::without_device(), figures))
 }
 
-fn check_memory(pages: usize) -> Result<(), Refusal> {
-    // Memory for the dumps, the collected pages, and a running program.
-    let collected = collected_pages(pages) * (PROGRAMS.len() + 1);
-    let needed_bytes = ((pages + 2 * collected) * PAGE_SIZE) as u64;
-    let available_bytes = memory_limits::available().bytes;
-    let [needed, available] = [needed_bytes, available_bytes].map(units::bytes);
-    match available_bytes < needed_bytes {
-        true => Err(Refusal::usage(format!(
-            "--pages {pages}: {needed} of memory are needed and {available} are available; reduce \
-             --pages"
-        ))),
-        false => Ok(()),
-    }
-}
-
 fn collected_pages(pages: usize) -> usize {
     (pages / (PROGRAMS.len() + 1)).min(MAX_COLLECTED)
 }
@@ -122,10 +120,8 @@ fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Dump>, Refusal> 
     let wanted = collected_pages(pages);
     let mut found = Vec::new();
     for program in PROGRAMS {
-        match pages_of(program, wanted, &signals)? {
-            Ok(pages) => found.push((program.name(), pages)),
-            Err(why) => notes.push(format!("{} is left out: {why}", program.name())),
-        }
+        let (name, pages) = (program.name(), pages_of(program, wanted, &signals)?);
+        found.extend(or_left_out(pages, &name, notes).map(|pages| (name, pages)));
     }
     found.push((MIX.into(), mix::pages(wanted)));
     let part = pages / found.len();
@@ -136,6 +132,50 @@ fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Dump>, Refusal> 
         Ok(Dump { name, collected, pages, verdicts, times: Default::default() })
     };
     found.into_iter().map(dump).collect()
+}
+
+/// Returns up to `pages` pages of a program that grows larger than that, or the reason why this
+/// machine cannot run it.
+fn pages_of(
+    program: Program,
+    pages: usize,
+    signals: &SignalQueue,
+) -> Result<Result<Vec<Page>, String>, Refusal> {
+    let dir = temporary_directory()?;
+    // The program grows to 4/3 of `goal_bytes`. It is read before it reaches that size and begins
+    // to free memory.
+    let goal_bytes = (pages * PAGE_SIZE) as u64;
+    let ready = match program.make_ready(dir.path(), goal_bytes / 3 * 4) {
+        Ok(ready) => ready,
+        Err(why) => return Ok(Err(why)),
+    };
+    let mut command = Command::new(&ready.path);
+    command.args(&ready.arguments).env("LC_ALL", "C");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    signals.prepare(&mut command, &[std::io::stderr().as_fd()]);
+    let mut running = match command.spawn() {
+        Ok(child) => Running(child),
+        Err(error) => return Ok(Err(plain(&error))),
+    };
+    while resident_bytes(running.0.id()) < goal_bytes {
+        if let Ok(Some(status)) = running.0.try_wait() {
+            return Ok(Err(format!("it exited before it was large enough ({status})")));
+        }
+        std::thread::sleep(INTERVAL);
+    }
+    let stopped = kill_process(Pid::from_child(&running.0), Signal::STOP);
+    stopped.map_err(Into::into).or_own("the program cannot be stopped")?;
+    let mut found = Vec::with_capacity(pages);
+    process::open(&running.0.id().to_string())?.read(pages as u64, |chunk| {
+        found.extend_from_slice(chunk);
+        Ok(())
+    })?;
+    Ok(Ok(found))
+}
+
+fn resident_bytes(pid: u32) -> u64 {
+    let resident = Process::read(pid).and_then(|process| process.resident);
+    resident.map_or(0, |it| it.anonymous_bytes + it.shared_bytes + it.file_bytes)
 }
 
 fn cold(pages: &[Page], round: usize) -> [u64; Check::ALL.len()] {

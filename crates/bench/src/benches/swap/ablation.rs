@@ -1,14 +1,12 @@
 //! `bench ablation`: measures the benefit of each mechanism by pairs of runs with and without it.
 
-use super::options::WorkOptions;
-use super::plan::{Data, RunKind, Side, suffix};
-use super::rounds::{Cell, Variant, check_size};
+use super::plan::{Data, RunKind, Side, WorkOptions, suffix};
+use super::rounds::{Cell, check_size, variant};
 use super::runs::{Bench, Work};
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
 use crate::measure::options::{InRounds, parse_seconds};
 use crate::measure::report::Log;
-use crate::measure::sample::geometric_mean;
+use crate::measure::sample::{Object, geometric_mean, object};
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::refusal::Refusal;
@@ -102,9 +100,8 @@ fn without(
     let config = Config { without: Without::default().and(mechanism), ..Config::default() };
     let mut cells = Vec::new();
     for &share_percent in &args.shares {
-        let run_kind = RunKind::Limited { side: Side::Softswap, share_percent, same_dram_as: None };
-        let variants =
-            || vec![Variant::new(run_kind, &Config::default()), Variant::new(run_kind, &config)];
+        let run_kind = RunKind::limited(Side::Softswap, share_percent, None);
+        let variants = || vec![variant(run_kind, &Config::default()), variant(run_kind, &config)];
         cells.extend(works.iter().map(|work| Cell { work: work.clone(), variants: variants() }));
     }
     bench.run(&mut cells, rounds, &mut log.notes)?;
@@ -112,11 +109,11 @@ fn without(
     for cell in &cells {
         let [with, without] = &cell.variants[..] else { continue };
         // Failed runs are noted and not compared.
-        let count = with.runs.len().min(without.runs.len());
+        let count = with.rounds.len().min(without.rounds.len());
         if count < rounds as usize {
             continue;
         }
-        let (share_percent, threads) = (with.run_kind.share_percent(), cell.work.threads());
+        let (share_percent, threads) = (with.key.run_kind.share_percent(), cell.work.threads());
         let (work, gain) = (cell.work.name(), without.ratio_to(with, |ran| ran.seconds));
         let suffix = suffix(share_percent, threads);
         log.ratio(format!("{work}_without_{name}_vs_with{suffix}"), gain);

@@ -6,32 +6,27 @@
 
 pub(super) mod plan;
 pub(super) mod limits;
-mod page_content;
-mod touch;
 pub(super) mod task;
-mod watch;
 pub(super) mod testbed;
 pub(crate) mod programs;
 mod runs;
 mod rounds;
-mod ratios;
-mod options;
 pub(super) mod ablation;
 
 use crate::measure::machine::Machine;
-use crate::measure::object::{Object, object};
 use crate::measure::options::{Named, parse_seconds};
 use crate::measure::report::Log;
-use crate::measure::sample::variation;
+use crate::measure::sample::{Object, object};
 use crate::measure::task_pipe::signals;
 use clap::Args;
-use options::WorkOptions;
-use plan::{Data, PATTERN_SHARES, PROGRAM_SHARES, QUICK_PROGRAM_SHARES, RunKind, Side, compared};
+use plan::{
+    Data, PATTERN_SHARES, PROGRAM_SHARES, QUICK_PROGRAM_SHARES, RunKind, Side, WorkOptions,
+    compared,
+};
 use rounds::{Cell, Variant, check_size};
 use runs::{Bench, Run, Work};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir;
-use softswap_engine::api::settings::Config;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -154,20 +149,20 @@ impl SwapArgs {
 
 /// Returns table columns with the limits of runs and the kernel's accounting of their cgroups.
 fn memory_columns(variant: &Variant, rounds: usize) -> Object {
-    let most = |figure: fn(&Run) -> Option<u64>| variant.runs.iter().filter_map(figure).max();
-    let is_ours = variant.run_kind.is_softswap();
+    let most = |figure: fn(&Run) -> Option<u64>| variant.rounds.iter().filter_map(figure).max();
+    let is_ours = variant.key.run_kind.is_softswap();
     object! {
-        share_percent: variant.run_kind.share_percent(),
-        cov: variation(&variant.of(|ran| ran.seconds)),
+        share_percent: variant.key.run_kind.share_percent(),
+        cov: variant.cov(|ran| ran.seconds),
         limit_bytes: most(|ran| Some(ran.limits?.limit_bytes)),
         memory_bytes: most(|ran| Some(ran.limits?.memory_bytes)).filter(|_| is_ours),
         peak_bytes: most(|ran| ran.bounds.peak_bytes),
-        oom_kills: variant.kills,
+        oom_kills: variant.key.kills,
         outside_bytes: most(|ran| Some(ran.bounds.outside_bytes)).unwrap_or(0),
         dram_bytes: most(|ran| Some(ran.bounds.peak_bytes? + ran.bounds.outside_bytes)),
         swapped_bytes: most(|ran| Some(ran.bounds.swapped_bytes)).unwrap_or(0),
-        count: variant.runs.len(),
-        came_through: variant.runs.len() == rounds,
+        count: variant.rounds.len(),
+        came_through: variant.rounds.len() == rounds,
     }
 }
 
@@ -186,7 +181,7 @@ pub(super) fn measure(args: &SwapArgs) -> Result<Object, Refusal> {
     let mut cells = pattern_cells(args, &bench, &sides);
     cells.extend(program_cells(args, &bench, &sides, &mut log.notes)?);
     bench.run(&mut cells, args.rounds(), &mut log.notes)?;
-    ratios::add(&cells, args.rounds() as usize, &mut log);
+    rounds::add_ratios(&cells, args.rounds() as usize, &mut log);
     let figures = figures(args, &bench, &cells);
     Ok(log.findings("swap", Machine::with_dir(&dir), figures))
 }
@@ -195,7 +190,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
     let (mut rows, mut programs) = (Vec::new(), Vec::new());
     let variants = || cells.iter().flat_map(|cell| cell.variants.iter().map(move |v| (cell, v)));
     for (cell, variant) in variants() {
-        let side = variant.run_kind.name();
+        let side = variant.key.run_kind.name();
         let seconds = variant.median(|ran| ran.seconds);
         let cpu_seconds = variant.median(|ran| ran.cpu_seconds);
         let (to, mut row) = match &cell.work {
@@ -213,7 +208,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
                 },
             ),
             Work::Program { ready, .. } => {
-                let same_dram_as = variant.run_kind.same_dram_as().map(|side| side.name());
+                let same_dram_as = variant.key.run_kind.same_dram_as.map(|side| side.name());
                 (
                     &mut programs,
                     object! { side, program: ready.name, same_dram_as, seconds, cpu_seconds },
@@ -224,13 +219,13 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
         to.push(row);
     }
     let kills = |ours: bool| {
-        let of = variants().filter(|(_, variant)| variant.run_kind.is_softswap() == ours);
-        of.map(|(_, variant)| variant.kills).sum::<u64>()
+        let of = variants().filter(|(_, variant)| variant.key.run_kind.is_softswap() == ours);
+        of.map(|(_, variant)| variant.key.kills).sum::<u64>()
     };
     let is_within = |ran: &Run| {
         ran.limits.is_none_or(|limits| ran.bounds.peak_bytes <= Some(limits.limit_bytes))
     };
-    let within_limits = variants().flat_map(|(_, variant)| &variant.runs).all(is_within);
+    let within_limits = variants().flat_map(|(_, variant)| &variant.rounds).all(is_within);
     object! {
         working_set_bytes: args.working_set(),
         program_bytes: args.program_size(),
@@ -262,13 +257,7 @@ fn pattern_cells(args: &SwapArgs, bench: &Bench<'_>, sides: &[Side]) -> Vec<Cell
             let run_kinds = compared(has_ours, rival, share_percent, bench.testbed.counts_zswap());
             for &pattern in args.work.patterns() {
                 cells.extend(args.threads.iter().map(|&threads| {
-                    Cell {
-                        work: Work::Pattern { pattern, data, threads },
-                        variants: run_kinds
-                            .iter()
-                            .map(|run_kind| Variant::new(*run_kind, &Config::default()))
-                            .collect(),
-                    }
+                    Cell::new(Work::Pattern { pattern, data, threads }, &run_kinds)
                 }));
             }
         }
@@ -285,8 +274,8 @@ fn program_cells(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Cell>, Refusal> {
     let (has_ours, counts_zswap) = (sides.contains(&Side::Softswap), bench.testbed.counts_zswap());
-    let mut run_kinds = vec![RunKind::Plain];
-    run_kinds.extend(has_ours.then_some(RunKind::Unlimited));
+    let mut run_kinds = vec![RunKind::PLAIN];
+    run_kinds.extend(has_ours.then_some(RunKind::UNLIMITED));
     for &share_percent in args.program_shares() {
         run_kinds.extend(compared(has_ours, None, share_percent, counts_zswap));
         for rival in sides.iter().filter(|side| **side != Side::Softswap) {
@@ -294,11 +283,7 @@ fn program_cells(
             run_kinds.extend(all.into_iter().skip(usize::from(has_ours)));
         }
     }
-    let cell = |ready| {
-        let variants =
-            run_kinds.iter().map(|run_kind| Variant::new(*run_kind, &Config::default())).collect();
-        Ok(Cell { work: bench.program(ready, 1)?, variants })
-    };
+    let cell = |ready| Ok(Cell::new(bench.program(ready, 1)?, &run_kinds));
     let ready = bench.ready(args.work.programs(), args.program_size(), notes);
     ready.into_iter().map(cell).collect()
 }

@@ -1,8 +1,10 @@
 //! The comparisons: sides, access patterns, contents, and shares of memory that fit.
 
+use super::programs::Program;
 use crate::measure::options::Named;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use softswap_cli::units::parse_size;
 
 /// A swap implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -77,55 +79,44 @@ pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
 const USUAL_SHARE: u32 = 25;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RunKind {
-    /// Without a limit.
-    Plain,
-    /// Under softswap, with a budget that everything fits in.
-    Unlimited,
-    Limited {
-        side: Side,
-        share_percent: u32,
-        /// softswap gets the total DRAM that this kernel side used in the same round: the side's
-        /// limit and its pages outside the limit.
-        same_dram_as: Option<Side>,
-    },
+pub(super) struct RunKind {
+    /// `None` for a program without a limit and without softswap.
+    pub(super) side: Option<Side>,
+    /// `None` without a limit. softswap then has a budget that everything fits in.
+    pub(super) limit_percent: Option<u32>,
+    /// softswap gets the total DRAM that this kernel side used in the same round: the side's limit
+    /// and its pages outside the limit.
+    pub(super) same_dram_as: Option<Side>,
 }
 
 impl RunKind {
+    pub(super) const PLAIN: RunKind =
+        RunKind { side: None, limit_percent: None, same_dram_as: None };
+    pub(super) const UNLIMITED: RunKind = RunKind { side: Some(Side::Softswap), ..RunKind::PLAIN };
+
+    pub(super) fn limited(side: Side, percent: u32, same_dram_as: Option<Side>) -> RunKind {
+        RunKind { side: Some(side), limit_percent: Some(percent), same_dram_as }
+    }
+
     pub(super) fn name(self) -> String {
-        match self {
-            RunKind::Plain => "in_memory".into(),
-            RunKind::Unlimited => Side::Softswap.name(),
-            RunKind::Limited { same_dram_as: Some(_), .. } => "softswap_same_dram".into(),
-            RunKind::Limited { side, .. } => side.name(),
+        match (self.side, self.same_dram_as) {
+            (None, _) => "in_memory".into(),
+            (Some(_), Some(_)) => "softswap_same_dram".into(),
+            (Some(side), None) => side.name(),
         }
     }
 
     pub(super) fn is_softswap(self) -> bool {
-        match self {
-            RunKind::Plain => false,
-            RunKind::Unlimited => true,
-            RunKind::Limited { side, .. } => side.is_softswap(),
-        }
-    }
-
-    pub(super) fn same_dram_as(self) -> Option<Side> {
-        match self {
-            RunKind::Limited { same_dram_as, .. } => same_dram_as,
-            RunKind::Plain | RunKind::Unlimited => None,
-        }
+        self.side.is_some_and(Side::is_softswap)
     }
 
     pub(super) fn share_percent(self) -> u32 {
-        match self {
-            RunKind::Limited { share_percent, .. } => share_percent,
-            RunKind::Plain | RunKind::Unlimited => 100,
-        }
+        self.limit_percent.unwrap_or(100)
     }
 
     pub(super) fn described(self) -> String {
         let same_dram_as =
-            self.same_dram_as().map_or(String::new(), |side| format!(" as {}", side.name()));
+            self.same_dram_as.map_or(String::new(), |side| format!(" as {}", side.name()));
         format!("{}{same_dram_as}, {} %", self.name(), self.share_percent())
     }
 }
@@ -145,10 +136,49 @@ pub(super) fn compared(
     share_percent: u32,
     counts_zswap: bool,
 ) -> Vec<RunKind> {
-    let limited = |side, same_dram_as| RunKind::Limited { side, share_percent, same_dram_as };
+    let limited = |side, same_dram_as| RunKind::limited(side, share_percent, same_dram_as);
     let ours = has_ours.then(|| limited(Side::Softswap, None));
     let outside = rival.filter(|side| has_ours && side.keeps_outside(counts_zswap));
     let theirs = rival.map(|side| limited(side, None));
     let same = outside.map(|side| limited(Side::Softswap, Some(side)));
     ours.into_iter().chain(theirs).chain(same).collect()
+}
+
+#[derive(Args)]
+pub(crate) struct WorkOptions {
+    /// How memory is accessed
+    #[arg(long, value_name = "PATTERN,...", value_delimiter = ',', value_enum,
+          default_values_t = Pattern::all())]
+    patterns: Vec<Pattern>,
+
+    /// Leave the patterns out
+    #[arg(long, conflicts_with = "patterns")]
+    no_patterns: bool,
+
+    /// Working set of the pattern program [default: 128M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(super) working_set: Option<u64>,
+
+    /// Whole programs
+    #[arg(long, value_name = "PROGRAM,...", value_delimiter = ',', value_enum,
+          default_values_t = Program::all())]
+    programs: Vec<Program>,
+
+    /// Leave the programs out
+    #[arg(long, conflicts_with_all = ["programs", "no_patterns"])]
+    no_programs: bool,
+
+    /// Approximate size of the programs [default: 512M; of `bench ablation` 96M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(super) program_size: Option<u64>,
+}
+
+impl WorkOptions {
+    pub(super) fn patterns(&self) -> &[Pattern] {
+        if self.no_patterns { &[] } else { &self.patterns }
+    }
+
+    pub(super) fn programs(&self) -> &[Program] {
+        if self.no_programs { &[] } else { &self.programs }
+    }
 }

@@ -1,16 +1,19 @@
 //! The rounds: every variant of each piece of work, in rotating order.
 
 use super::limits::Limits;
-use super::plan::{RunKind, Side};
+use super::plan::{RunKind, Side, suffix};
 use super::programs::{Program, Ready};
-use super::runs::{Bench, Failure, Run, Work};
-use crate::measure::options::Named;
-use crate::measure::sample::{median, ratio_to, rotated};
+use super::runs::{Bench, Conditions, Failure, Run, Work};
+use crate::measure;
+use crate::measure::options::{Named, check_memory};
+use crate::measure::report::{Log, or_left_out};
+use crate::measure::sample::rotated;
 use indicatif::{ProgressBar, ProgressStyle};
 use softswap_cli::refusal::Refusal;
-use softswap_cli::{memory_limits, units};
+use softswap_cli::units;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
+use std::collections::BTreeSet;
 
 /// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim
 /// memory, so these are retried. softswap's limit covers all memory that it needs, so a kill is an
@@ -19,30 +22,10 @@ const ATTEMPTS: usize = 5;
 
 /// Work under one set of conditions, with its runs by round. After a failure it has fewer runs than
 /// rounds.
-pub(super) struct Variant {
-    pub(super) run_kind: RunKind,
-    pub(super) config: Config,
-    pub(super) runs: Vec<Run>,
-    pub(super) kills: u64,
-}
+pub(super) type Variant = measure::sample::Cell<Conditions, Run>;
 
-impl Variant {
-    pub(super) fn new(run_kind: RunKind, config: &Config) -> Variant {
-        Variant { run_kind, config: config.clone(), runs: Vec::new(), kills: 0 }
-    }
-
-    pub(super) fn of(&self, figure: fn(&Run) -> f64) -> Vec<f64> {
-        self.runs.iter().map(figure).collect()
-    }
-
-    pub(super) fn median(&self, figure: fn(&Run) -> f64) -> f64 {
-        median(self.of(figure))
-    }
-
-    /// Returns the median ratio of a figure to that of `other`.
-    pub(super) fn ratio_to(&self, other: &Variant, figure: fn(&Run) -> f64) -> f64 {
-        ratio_to(&self.of(figure), &other.of(figure))
-    }
+pub(super) fn variant(run_kind: RunKind, config: &Config) -> Variant {
+    Variant::new(Conditions { run_kind, config: config.clone(), kills: 0 })
 }
 
 pub(super) struct Cell {
@@ -50,27 +33,27 @@ pub(super) struct Cell {
     pub(super) variants: Vec<Variant>,
 }
 
+impl Cell {
+    /// Returns a cell with softswap's default configuration.
+    pub(super) fn new(work: Work, run_kinds: &[RunKind]) -> Cell {
+        let default = |run_kind: &RunKind| variant(*run_kind, &Config::default());
+        Cell { work, variants: run_kinds.iter().map(default).collect() }
+    }
+}
+
 /// Refuses a size that exceeds available memory, or whose smallest share is too small for the
 /// engine.
 pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), Refusal> {
-    let refuse = |why: String| Refusal::usage(format!("{name} {}: {why}", units::bytes(bytes)));
     let smallest = shares.iter().copied().min().unwrap_or(100);
     if Limits::first(bytes * u64::from(smallest) / 100).memory_bytes < MIN_MEMORY_BYTES {
-        return Err(refuse(format!(
-            "too small: {smallest} % of it is less than the engine's minimum of {}; give 64M \
-             or more",
-            units::bytes(MIN_MEMORY_BYTES)
+        let [bytes, minimum] = [bytes, MIN_MEMORY_BYTES].map(units::bytes);
+        return Err(Refusal::usage(format!(
+            "{name} {bytes}: too small: {smallest} % of it is less than the engine's minimum of \
+             {minimum}; give 64M or more"
         )));
     }
     // The kernel's compressed pages and the run without a limit need DRAM, too.
-    let (available, needed) = (memory_limits::available().bytes, bytes.saturating_mul(2));
-    let (shown, is) = (units::bytes(needed), units::bytes(available));
-    match available < needed {
-        true => Err(refuse(format!(
-            "{shown} of memory are needed, but {is} are available; give a smaller size"
-        ))),
-        false => Ok(()),
-    }
+    check_memory(format_args!("{name} {}", units::bytes(bytes)), bytes.saturating_mul(2))
 }
 
 fn whole_pages(bytes: u64) -> u64 {
@@ -85,14 +68,10 @@ impl Bench<'_> {
         bytes: u64,
         notes: &mut Vec<String>,
     ) -> Vec<Ready> {
-        let mut all = Vec::new();
-        for program in programs {
-            match program.make_ready(&self.testbed.dir, bytes) {
-                Ok(ready) => all.push(ready),
-                Err(why) => notes.push(format!("{} was left out: {why}", program.name())),
-            }
-        }
-        all
+        let ready = |program: &Program| {
+            or_left_out(program.make_ready(&self.testbed.dir, bytes), &program.name(), notes)
+        };
+        programs.iter().filter_map(ready).collect()
     }
 
     /// Runs a program once without a limit, to measure its memory, and returns it as work.
@@ -122,17 +101,17 @@ impl Bench<'_> {
                     let what = format!(
                         "{}, {}",
                         cell.work.described(),
-                        cell.variants[at].run_kind.described()
+                        cell.variants[at].key.run_kind.described()
                     );
                     bar.set_message(format!("round {}: {what}", round + 1));
                     bar.inc(1);
                     // Skip a variant that has failed: it would fail again.
-                    if cell.variants[at].runs.len() < round {
+                    if cell.variants[at].rounds.len() < round {
                         continue;
                     }
                     match self.run_one(cell, at, round)? {
                         None => {}
-                        Some(Ok(ran)) => cell.variants[at].runs.push(ran),
+                        Some(Ok(ran)) => cell.variants[at].rounds.push(ran),
                         Some(Err(why)) => {
                             notes.push(format!("{what}: {why}; no figures are shown for it"))
                         }
@@ -151,10 +130,10 @@ impl Bench<'_> {
         at: usize,
         round: usize,
     ) -> Result<Option<Result<Run, String>>, Refusal> {
-        let Variant { run_kind, ref config, .. } = cell.variants[at];
+        let Conditions { run_kind, ref config, .. } = cell.variants[at].key;
         let ran = match (&cell.work, run_kind) {
-            (Work::Program { ready, .. }, RunKind::Plain) => self.plain_run(ready).map(Run::from),
-            (Work::Program { ready, first, .. }, RunKind::Unlimited) => {
+            (Work::Program { ready, .. }, RunKind::PLAIN) => self.plain_run(ready).map(Run::from),
+            (Work::Program { ready, first, .. }, RunKind::UNLIMITED) => {
                 self.unlimited_run(ready, config, first.peak_bytes).map(Run::from)
             }
             _ => match self.limit_of(cell, run_kind, round) {
@@ -175,14 +154,14 @@ impl Bench<'_> {
 
     fn limit_of(&self, cell: &Cell, run_kind: RunKind, round: usize) -> Option<u64> {
         let share_percent = run_kind.share_percent();
-        let Some(side) = run_kind.same_dram_as() else {
+        let Some(side) = run_kind.same_dram_as else {
             return Some(whole_pages(
                 self.whole_bytes(&cell.work) * u64::from(share_percent) / 100,
             ));
         };
-        let theirs = RunKind::Limited { side, share_percent, same_dram_as: None };
-        let rival = cell.variants.iter().find(|variant| variant.run_kind == theirs)?;
-        let ran = rival.runs.get(round)?;
+        let theirs = RunKind::limited(side, share_percent, None);
+        let rival = cell.variants.iter().find(|variant| variant.key.run_kind == theirs)?;
+        let ran = rival.rounds.get(round)?;
         Some(whole_pages(ran.limits?.limit_bytes + ran.bounds.outside_bytes))
     }
 
@@ -199,16 +178,16 @@ impl Bench<'_> {
         let variant = &mut variants[at];
         let mut failed = String::new();
         for limits in attempts {
-            match self.limited_run(work, variant.run_kind, &variant.config, limits, round)? {
+            match self.limited_run(work, &variant.key, limits, round)? {
                 Ok(ran) => return Ok(Ok(ran)),
                 Err(Failure::Killed(kills)) => {
-                    variant.kills += kills;
+                    variant.key.kills += kills;
                     failed = format!(
                         "the kernel killed it at the limit of its control group, {} times",
-                        variant.kills
+                        variant.key.kills
                     );
                 }
-                Err(Failure::Other(why)) if variant.run_kind.is_softswap() => failed = why,
+                Err(Failure::Other(why)) if variant.key.run_kind.is_softswap() => failed = why,
                 Err(Failure::Other(why)) => return Ok(Err(why)),
             }
         }
@@ -219,15 +198,15 @@ impl Bench<'_> {
 /// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after
 /// that side.
 fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
-    let run_kinds: Vec<RunKind> = variants.iter().map(|variant| variant.run_kind).collect();
-    let first =
-        rotated(run_kinds.len(), round).filter(|at| run_kinds[*at].same_dram_as().is_none());
+    let run_kinds: Vec<RunKind> = variants.iter().map(|variant| variant.key.run_kind).collect();
+    let first = rotated(run_kinds.len(), round).filter(|at| run_kinds[*at].same_dram_as.is_none());
     let mut order = Vec::new();
     for at in first {
         order.push(at);
-        let RunKind::Limited { side, share_percent, .. } = run_kinds[at] else { continue };
-        let same =
-            RunKind::Limited { side: Side::Softswap, share_percent, same_dram_as: Some(side) };
+        let RunKind { side: Some(side), limit_percent: Some(percent), .. } = run_kinds[at] else {
+            continue;
+        };
+        let same = RunKind::limited(Side::Softswap, percent, Some(side));
         order.extend((0..run_kinds.len()).filter(|at| run_kinds[*at] == same));
     }
     order
@@ -237,17 +216,72 @@ fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
 /// rounds, and is the same for all variants of the cell with the same kind of run.
 fn attempts(cell: &Cell, at: usize, limit_bytes: u64, round: usize) -> Vec<Limits> {
     let first = Limits::first(limit_bytes);
-    let run_kind = cell.variants[at].run_kind;
+    let run_kind = cell.variants[at].key.run_kind;
     if !run_kind.is_softswap() {
         return vec![first; ATTEMPTS];
     }
-    let alike = || cell.variants.iter().filter(|variant| variant.run_kind == run_kind);
-    if alike().any(|variant| variant.kills > 0) {
+    let alike = || cell.variants.iter().filter(|variant| variant.key.run_kind == run_kind);
+    if alike().any(|variant| variant.key.kills > 0) {
         return vec![first];
     }
-    let runs = alike().flat_map(|variant| variant.runs.iter().take(round));
+    let runs = alike().flat_map(|variant| variant.rounds.iter().take(round));
     let before = runs.filter_map(|ran| Some((ran.limits?, ran.bounds.peak_bytes)));
     let mut limits = vec![Limits::after(limit_bytes, before), first];
     limits.dedup();
     limits
+}
+
+fn seconds(ran: &Run) -> f64 {
+    ran.seconds
+}
+
+/// Adds the ratios of all cells. Variants that failed in a round are not compared.
+pub(super) fn add_ratios(cells: &[Cell], rounds: usize, log: &mut Log) {
+    for cell in cells {
+        let complete = || cell.variants.iter().filter(|variant| variant.rounds.len() == rounds);
+        let find = |run_kind: RunKind| complete().find(|variant| variant.key.run_kind == run_kind);
+        let shares = cell.variants.iter().map(|variant| variant.key.run_kind.share_percent());
+        for share_percent in shares.collect::<BTreeSet<_>>() {
+            let on = |side, same| find(RunKind::limited(side, share_percent, same));
+            between_sides(cell, share_percent, on, log);
+        }
+        let Some(plain) = find(RunKind::PLAIN) else { continue };
+        for variant in complete().filter(|variant| variant.key.run_kind != RunKind::PLAIN) {
+            let as_side =
+                variant.key.run_kind.same_dram_as.map(|side| format!("_as_{}", side.name()));
+            let side = variant.key.run_kind.name() + &as_side.unwrap_or_default();
+            let end =
+                format!("{side}_vs_in_memory{}", suffix(variant.key.run_kind.share_percent(), 1));
+            let name = cell.work.name();
+            log.ratio(format!("{name}_{end}"), variant.ratio_to(plain, seconds));
+            let cpu = variant.ratio_to(plain, |ran| ran.cpu_seconds);
+            log.ratio(format!("{name}_cpu_{end}"), cpu);
+        }
+    }
+}
+
+/// Adds the ratios between softswap and the other sides at one share of memory.
+fn between_sides<'c>(
+    cell: &Cell,
+    share_percent: u32,
+    on: impl Fn(Side, Option<Side>) -> Option<&'c Variant>,
+    log: &mut Log,
+) {
+    let (name, suffix) = (cell.work.name(), suffix(share_percent, cell.work.threads()));
+    let is_pattern = matches!(cell.work, Work::Pattern { .. });
+    for rival in Side::RIVALS {
+        for same_dram_as in [None, Some(rival)] {
+            let (ours, theirs) = (on(Side::Softswap, same_dram_as), on(rival, None));
+            let (Some(ours), Some(theirs)) = (ours, theirs) else { continue };
+            // Patterns are compared by rate, programs by time.
+            let (one, other) = if is_pattern { (theirs, ours) } else { (ours, theirs) };
+            let key = format!("{name}_{}_vs_{}{suffix}", ours.key.run_kind.name(), rival.name());
+            log.ratio(key, one.ratio_to(other, seconds));
+        }
+    }
+    let theirs = Side::KERNEL.into_iter().filter_map(|rival| on(rival, None));
+    let best = theirs.min_by(|a, b| a.median(seconds).total_cmp(&b.median(seconds)));
+    if let (false, Some(ours), Some(best)) = (is_pattern, on(Side::Softswap, None), best) {
+        log.ratio(format!("{name}_softswap_vs_best_kernel{suffix}"), ours.ratio_to(best, seconds));
+    }
 }

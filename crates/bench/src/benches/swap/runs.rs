@@ -1,17 +1,16 @@
 //! One run of a pattern or a program, on a side within a limit or without a limit.
 
 use super::limits::Limits;
-use super::page_content;
 use super::plan::{Data, Pattern, RunKind, Side};
 use super::programs::{ProgramRun, Ready};
-use super::task::Task;
+use super::task::{self, Task};
 use super::testbed::{Bounds, Testbed};
-use crate::measure::managed_program::{Counters, command};
+use crate::measure::managed_program::{Counters, command, config, managed};
 use crate::measure::options::Named;
 use softswap_cli::library;
 use softswap_cli::library::own_executable;
 use softswap_cli::refusal::{OrRefuse, Refusal};
-use softswap_engine::api::settings::{AreaSpec, Config, Faults, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::{Config, Faults, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::fs;
@@ -82,6 +81,13 @@ impl From<ProgramRun> for Run {
     }
 }
 
+/// Conditions of a run.
+pub(super) struct Conditions {
+    pub(super) run_kind: RunKind,
+    pub(super) config: Config,
+    pub(super) kills: u64,
+}
+
 /// Reason why a run has no result.
 pub(super) enum Failure {
     /// Number of OOM kills in the cgroup.
@@ -112,7 +118,7 @@ impl<'b> Bench<'b> {
         let library = library::find()?;
         let testbed = Testbed::prepare(under, area_bytes, sides, notes)?;
         let sample = testbed.dir.join("sample");
-        let pages = page_content::sample(notes).map_err(Refusal::own)?;
+        let pages = task::sample(notes).map_err(Refusal::own)?;
         fs::write(&sample, pages.as_flattened()).or_own(sample.display())?;
         // Read the library into the page cache, so that it is not charged to the first side's
         // cgroup.
@@ -131,8 +137,8 @@ impl<'b> Bench<'b> {
 
     /// Returns softswap's default configuration with no reserve and with the settings of `asked`.
     fn config(&self, asked: &Config, memory_bytes: u64) -> Config {
-        let areas = vec![AreaSpec::new(&self.testbed.dir)];
-        Config { memory_bytes, areas, reserve_bytes: 0, ..asked.clone() }
+        let Config { areas, reserve_bytes, .. } = config(memory_bytes, &self.testbed.dir);
+        Config { memory_bytes, areas, reserve_bytes, ..asked.clone() }
     }
 
     pub(super) fn plain_run(&self, ready: &Ready) -> Result<ProgramRun, String> {
@@ -149,10 +155,9 @@ impl<'b> Bench<'b> {
     ) -> Result<ProgramRun, String> {
         /// Additional memory for the engine itself.
         const MORE_BYTES: u64 = 64 << 20;
-        let counters = Counters::new().map_err(|error| error.to_string())?;
         let config = self.config(asked, peak_bytes + peak_bytes / 4 + MORE_BYTES);
-        let mut command = command(&ready.path);
-        command.envs(counters.environment(&config, &self.library));
+        let (counters, command) =
+            managed(&ready.path, &config, &self.library).map_err(|error| error.to_string())?;
         let ran = ready.run(command, self.signals, &counters)?;
         counters.expect_engine().map_err(|error| error.to_string())?;
         Ok(ran)
@@ -161,12 +166,12 @@ impl<'b> Bench<'b> {
     pub(super) fn limited_run(
         &mut self,
         work: &Work,
-        run_kind: RunKind,
-        asked: &Config,
+        conditions: &Conditions,
         limits: Limits,
         round: usize,
     ) -> Result<Result<Run, Failure>, Refusal> {
-        let RunKind::Limited { side, share_percent, .. } = run_kind else {
+        let Conditions { run_kind, config: ref asked, .. } = *conditions;
+        let (Some(side), share_percent) = (run_kind.side, run_kind.share_percent()) else {
             return Ok(Err(Failure::Other("it has no limit".into())));
         };
         let is_softswap = side.is_softswap();

@@ -1,21 +1,26 @@
 //! The measured program, the same on every side. It fills its memory, touches it in the order of a
 //! pattern, and compares every page at the end.
 
-use super::page_content::Contents;
 use super::plan::{Data, Pattern};
-use super::touch::{Latencies, Touches};
 use crate::measure::managed_program::Counters;
-use crate::measure::region::{Region, WORDS, on_threads};
+use crate::measure::noise::{below, noise};
+use crate::measure::region::{Content, Noise, Region, WORDS, on_threads};
 use crate::measure::task_pipe::{TaskPipe, process_cpu_seconds, receive, send, send_json};
+use crate::pages::packing::Lz4;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use softswap_cli::refusal::{OrRefuse, Refusal};
-use softswap_engine::base::stats::Stats;
+use softswap_cli::refusal::{OrRefuse, Refusal, plain};
+use softswap_engine::base::stats::{BUCKETS, Stats, bucket_floor, bucket_of};
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use softswap_sys::memory::{Page, reserve_pages};
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 // Lines of the protocol between the task and the benchmark.
 const FILLED: &str = "filled";
@@ -94,10 +99,10 @@ impl Task {
         let warm_time = Duration::from_secs_f64(self.warm_seconds);
         let each = self.warm_touches.div_ceil(self.threads as u64);
         let (_, warm) =
-            on_threads(self.threads, |thread| touches(thread, 0).run(region, warm_time, each));
+            on_threads(0..self.threads, |thread| touches(thread, 0).run(region, warm_time, each));
         let cpu_before = process_cpu_seconds();
         let time = Duration::from_secs_f64(self.seconds);
-        let (seconds, touched) = on_threads(self.threads, |thread| {
+        let (seconds, touched) = on_threads(0..self.threads, |thread| {
             touches(thread, warm[thread].touches).run(region, time, self.most_touches)
         });
         let cpu_seconds = process_cpu_seconds() - cpu_before;
@@ -126,4 +131,216 @@ pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
             "page {page} differs from what was written: data corruption; please report this"
         ))),
     }
+}
+
+/// Percentage of a hot set pattern's accesses that go to hot pages.
+const HOT_PERCENT: u64 = 90;
+/// One access of a hot set pattern in four is a write.
+const WRITE_EVERY: u64 = 4;
+/// A prime larger than any number of pages, which scatters hot pages.
+const STRIDE: u64 = 11_400_714_785_074_694_791;
+
+/// A histogram of latencies with the engine's buckets, four per octave.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Latencies(Vec<u64>);
+
+impl Latencies {
+    pub(super) fn new() -> Latencies {
+        Latencies(vec![0; BUCKETS])
+    }
+
+    pub(super) fn add(&mut self, ns: u64) {
+        self.0[bucket_of(ns)] += 1;
+    }
+
+    pub(super) fn add_all(&mut self, others: &Latencies) {
+        self.0.iter_mut().zip(&others.0).for_each(|(count, more)| *count += more);
+    }
+
+    /// Returns the middle of the bucket that contains the quantile.
+    pub(super) fn quantile_us(&self, share: f64) -> f64 {
+        let wanted = (self.0.iter().sum::<u64>() as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let found = self.0.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        });
+        let middle_us = |at| (bucket_floor(at) + bucket_floor(at + 1)) as f64 / 2000.0;
+        found.map_or(f64::NAN, middle_us)
+    }
+}
+
+pub(super) struct Touched {
+    pub(super) touches: u64,
+    pub(super) latencies: Latencies,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Touches {
+    pub(super) pattern: Pattern,
+    pub(super) hot_share: f64,
+    /// First page of a sequential pattern.
+    pub(super) first: u64,
+    pub(super) seed: u64,
+}
+
+impl Touches {
+    /// Touches one word of the pattern's next page until `time` is over, at most `most_touches`
+    /// times.
+    pub(super) fn run(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
+        let pages = region.pages() as u64;
+        let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);
+        let mut touched = Touched { touches: 0, latencies: Latencies::new() };
+        let start = Instant::now();
+        let mut before = start;
+        for (at, number) in (0..).zip(noise(self.seed)) {
+            let (index, is_write) = match self.pattern {
+                Pattern::RandomRead => (below(number, pages), false),
+                Pattern::RandomWrite => (below(number, pages), true),
+                Pattern::SequentialRead => ((self.first + at) % pages, false),
+                Pattern::SequentialWrite => ((self.first + at) % pages, true),
+                Pattern::HotSet => {
+                    // The lower bits select hot or any pages, the upper ones the page.
+                    let within = if number % 100 < HOT_PERCENT { hot_pages } else { pages };
+                    let is_write = (number >> 8).is_multiple_of(WRITE_EVERY);
+                    (scattered(below(number, within), pages), is_write)
+                }
+            };
+            if is_write {
+                region.write(index as usize);
+            } else {
+                let word = region.word(index as usize, (number % WORDS as u64) as usize);
+                black_box(word.load(Relaxed));
+            }
+            let now = Instant::now();
+            touched.latencies.add(now.duration_since(before).as_nanos() as u64);
+            touched.touches += 1;
+            if now.duration_since(start) >= time || touched.touches >= most_touches {
+                break;
+            }
+            before = now;
+        }
+        touched
+    }
+}
+
+/// Permutes `0..pages` so that neighbors are far apart.
+fn scattered(number: u64, pages: u64) -> u64 {
+    (u128::from(number) * u128::from(STRIDE) % u128::from(pages)) as u64
+}
+
+/// Number of real pages from which content is derived. It is small, because the task stores them in
+/// unmanaged memory.
+const SAMPLE_PAGES: usize = 256;
+
+/// Generates the content of each page from its number.
+pub(super) struct Contents {
+    data: Data,
+    sample: &'static [Page],
+}
+
+impl Contents {
+    /// Reads the pages of `sample` into unmanaged memory.
+    pub(super) fn load(data: Data, sample: Option<&Path>) -> Result<Contents, String> {
+        let Some(sample) = sample else { return Ok(Contents { data, sample: &[] }) };
+        let read = || {
+            let (pages, mut file) = (reserve_pages(SAMPLE_PAGES)?, File::open(sample)?);
+            pages.iter_mut().try_for_each(|page| file.read_exact(&mut page.0))?;
+            Ok(&*pages)
+        };
+        Ok(Contents { data, sample: read().or_text(sample.display())? })
+    }
+
+    fn is_real(&self, page: usize) -> bool {
+        match self.data {
+            Data::Compressible => true,
+            Data::Incompressible => false,
+            Data::Mixed => number_of(page) >> 63 == 0,
+        }
+    }
+}
+
+impl Content for Contents {
+    fn fill(&self, page: usize, words: &mut [u64; WORDS]) {
+        if !self.is_real(page) {
+            return Noise.fill(page, words);
+        }
+        let (from, _) = self.sample[page % self.sample.len()].0.as_chunks::<8>();
+        words.iter_mut().zip(from).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
+        // Make each page differ from all others and from the sample.
+        words[page % WORDS] = number_of(page);
+    }
+}
+
+/// Python program that creates records and then writes its own memory to standard output.
+const PYTHON: &str = r#"
+import sys
+records = [{"id": i, "name": "record %d" % i, "tags": ["t%d" % (i % 50), "x" * (i % 30)],
+            "price": i * 0.25, "next": (i, i + 1)} for i in range(int(sys.argv[1]))]
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps.readlines():
+        span, rights, _, _, inode = line.split()[:5]
+        if rights == "rw-p" and inode == "0" and "[stack" not in line:
+            first, end = (int(part, 16) for part in span.split("-"))
+            for at in range(first, end, 4096):
+                memory.seek(at)
+                sys.stdout.buffer.write(memory.read(4096))
+"#;
+/// Records per sampled page; at least six records fill a page.
+const RECORDS_PER_PAGE: usize = 8;
+/// Number of pages from which the sample is drawn, distributed over the whole process.
+const SAMPLE_OF_PAGES: usize = 4096;
+
+/// Returns pages of a Python process that LZ4 compresses. If Python cannot be run, this
+/// executable's pages are used, and a note is added.
+pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    of_python().or_else(|why| {
+        notes.push(format!(
+            "the compressible pages are those of this executable, because Python cannot be run: \
+             {why}"
+        ));
+        let program = File::open("/proc/self/exe").map_err(|error| plain(&error))?;
+        pages_that_pack(program, SAMPLE_PAGES)
+    })
+}
+
+fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    let mut child = Command::new("python3")
+        // Isolated from the user's settings and modules.
+        .args(["-I", "-S", "-c", PYTHON])
+        .arg((SAMPLE_OF_PAGES * RECORDS_PER_PAGE).to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .or_text("python3")?;
+    let memory = child.stdout.take().ok_or("python3 has no output")?;
+    let found = pages_that_pack(memory, SAMPLE_OF_PAGES);
+    // The process may still be writing.
+    let _ = child.kill();
+    let _ = child.wait();
+    found
+}
+
+/// Reads `count` compressible pages and returns [`SAMPLE_PAGES`] of them, evenly spaced.
+fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    let mut lz4 = Lz4::new().map_err(|error| error.to_string())?;
+    let (mut page, mut packed, mut sample) = ([0; PAGE_SIZE], 0, Vec::new());
+    while packed < count {
+        if memory.read_exact(&mut page).is_err() {
+            return Err(format!("it has only {packed} compressible pages, but {count} are needed"));
+        }
+        if lz4.pack(&page).is_none() {
+            continue;
+        }
+        if packed % (count / SAMPLE_PAGES) == 0 {
+            sample.push(page);
+        }
+        packed += 1;
+    }
+    Ok(sample)
+}
+
+fn number_of(page: usize) -> u64 {
+    noise(page as u64 | 1 << 62).next().unwrap_or(0)
 }

@@ -2,14 +2,13 @@
 //! run. The restorer creates them, so that they are removed however this process exits.
 
 use super::plan::Side;
-use super::watch::{GroupWatch, Outside};
 use crate::measure::managed_program;
-use crate::measure::object::Object;
 use crate::measure::options::Named;
+use crate::measure::restore::Restorer;
 use crate::measure::restore::changes::Action;
 use crate::measure::restore::group::MemoryGroup;
-use crate::measure::restore::process::Restorer;
 use crate::measure::restore::zram;
+use crate::measure::sample::Object;
 use softswap_cli::memory_limits::GroupVersion;
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::units;
@@ -18,6 +17,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
@@ -99,8 +101,8 @@ impl Testbed {
         sides: &mut Vec<Side>,
         notes: &mut Vec<String>,
     ) -> Result<Testbed, Refusal> {
-        let mut restorer = Restorer::start().map_err(Refusal::own)?;
-        let dir = restorer.request(&Action::MakeDirectory { under: under.into() });
+        let mut restorer = Restorer::start()?;
+        let dir = restorer.request(&Action::MakeDirectory(under.into()));
         let dir = PathBuf::from(dir.map_err(Refusal::own)?);
         let file = dir.join("swapfile");
         let page_cluster = read_setting(PAGE_CLUSTER);
@@ -137,7 +139,7 @@ impl Testbed {
         let group = self.make_group(1 << 30, true)?;
         let groups = Groups { version: group.version, count_zswap: group.counts_zswap() };
         let joined = command_in(Some(&group), Vec::new(), Path::new("true")).output();
-        self.restorer.request(&Action::RemoveGroup { path: group.dir })?;
+        self.restorer.request(&Action::RemoveGroup(group.dir))?;
         let joined = joined.or_text("/bin/sh")?;
         let errors = String::from_utf8_lossy(&joined.stderr);
         joined.status.success().then_some(groups).ok_or_else(|| {
@@ -163,12 +165,12 @@ impl Testbed {
         }
         self.restorer.request(&Action::HoldSwap)?;
         if side == Side::KernelZram {
-            let name = self.restorer.request(&Action::AddZram { bytes })?;
+            let name = self.restorer.request(&Action::AddZram(bytes))?;
             let path = Path::new("/dev").join(&name);
-            self.restorer.request(&Action::Format { path })?;
+            self.restorer.request(&Action::Format(path))?;
             self.zram = Some(name);
         } else if !self.file.exists() {
-            self.restorer.request(&Action::MakeSwapFile { path: self.file.clone(), bytes })?;
+            self.restorer.request(&Action::MakeSwapFile(self.file.clone(), bytes))?;
         }
         if side == Side::KernelZswap {
             self.set_zswap("enabled", "N")?;
@@ -176,12 +178,12 @@ impl Testbed {
             let _ = self.set_zswap("compressor", zram::ALGORITHM);
         }
         let path = self.area_of(side).ok_or("the side has no swap area")?;
-        self.restorer.request(&Action::SwapOn { path: path.clone() })?;
+        self.restorer.request(&Action::SwapOn(path.clone()))?;
         Ok(Some(path))
     }
 
     fn swap_off(&mut self, area: Option<PathBuf>) -> Result<(), Refusal> {
-        let off = area.map(|path| self.restorer.request(&Action::SwapOff { path }));
+        let off = area.map(|path| self.restorer.request(&Action::SwapOff(path)));
         off.transpose().map(drop).map_err(Refusal::own)
     }
 
@@ -198,7 +200,7 @@ impl Testbed {
         if !path.exists() {
             return Err("this kernel has no zswap".into());
         }
-        self.restorer.request(&Action::Set { path, value: value.into() }).map(drop)
+        self.restorer.request(&Action::Set(path, value.into())).map(drop)
     }
 
     /// Activates `side` for swapping and creates a cgroup of `limit_bytes`.
@@ -216,13 +218,16 @@ impl Testbed {
             }
             let value =
                 if is_zswap { ZSWAP_PAGE_CLUSTER.into() } else { self.page_cluster.clone() };
-            self.restorer.request(&Action::Set { path: PAGE_CLUSTER.into(), value })?;
-            self.restorer.request(&Action::SwapOn { path })?;
+            self.restorer.request(&Action::Set(PAGE_CLUSTER.into(), value))?;
+            self.restorer.request(&Action::SwapOn(path))?;
         }
-        let outside = match (side, &self.zram) {
-            (Side::KernelZram, Some(name)) => Outside::Zram(name.clone()),
-            (Side::KernelZswap, _) if !self.counts_zswap() => Outside::Zswap,
-            _ => Outside::Nowhere,
+        let outside: Outside = match (side, self.zram.clone()) {
+            (Side::KernelZram, Some(name)) => Box::new(move || zram::used_bytes(&name)),
+            // Equal to pool_total_size, which not every kernel provides.
+            (Side::KernelZswap, _) if !self.counts_zswap() => {
+                Box::new(|| kib_of("/proc/meminfo", "Zswap:", 1) << 10)
+            }
+            _ => Box::new(|| 0),
         };
         let group = match self.groups {
             Some(_) => Some(self.make_group(limit_bytes, !side.is_softswap())?),
@@ -237,18 +242,11 @@ impl Testbed {
     /// Removes the cgroup and deactivates the area. Returns the kernel's accounting.
     pub(crate) fn remove_cgroup(&mut self, held: Held) -> Result<Bounds, Refusal> {
         let Held { group, swap, watch, exceeded_limit_bytes } = held;
-        let peaks = watch.stop();
-        let mut bounds = Bounds {
-            outside_bytes: peaks.outside_bytes,
-            swapped_bytes: peaks.swapped_bytes,
-            ..Bounds::default()
-        };
+        let mut bounds = watch.stop();
         if let Some(group) = group {
             bounds.peak_bytes = group.peak_bytes().map_err(Refusal::own)?;
             bounds.oom_kills = group.oom_kills().map_err(Refusal::own)?;
-            self.restorer
-                .request(&Action::RemoveGroup { path: group.dir })
-                .map_err(Refusal::own)?;
+            self.restorer.request(&Action::RemoveGroup(group.dir)).map_err(Refusal::own)?;
         }
         self.swap_off(swap)?;
         Ok(exceeded_limit_bytes.map_or(bounds, |limit_bytes| bounds.within(limit_bytes)))
@@ -316,4 +314,66 @@ fn command_in(
 
 fn read_setting(path: &str) -> String {
     fs::read_to_string(path).map_or("-".into(), |text| text.trim().to_string())
+}
+
+const PAUSE: Duration = Duration::from_millis(5);
+/// Number of reads of the cgroup's statistics for each read of memory outside it, which changes
+/// slowly.
+const OUTSIDE_EVERY: usize = 4;
+
+/// Reads the size of compressed pages that are not charged to the cgroup.
+type Outside = Box<dyn Fn() -> u64 + Send>;
+
+/// Returns a word of the line that begins with the word `first`, as a number.
+fn kib_of(path: &str, first: &str, word: usize) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(first));
+    line.and_then(|line| line.split_whitespace().nth(word)?.parse().ok()).unwrap_or(0)
+}
+
+/// Thread that periodically reads the statistics of a cgroup, and of compressed pages outside it,
+/// until it is stopped.
+///
+/// The kernel's sides need the reads. Reclaim in a cgroup decides by its statistics whether to
+/// deactivate pages, and the kernel updates them only every few seconds or when they are read. If a
+/// program fills its cgroup sooner, all its pages are on the active list while the statistics say
+/// the opposite. Then reclaim scans no page, and the program is OOM-killed although swap is
+/// available.
+struct GroupWatch {
+    until: Sender<()>,
+    thread: JoinHandle<Bounds>,
+}
+
+impl GroupWatch {
+    fn start(group: Option<PathBuf>, swap: Option<PathBuf>, outside: Outside) -> GroupWatch {
+        let (until, ended) = channel();
+        let thread = std::thread::spawn(move || {
+            let before_bytes = outside();
+            let mut peaks = Bounds::default();
+            for at in 0.. {
+                if let Some(group) = &group {
+                    let _ = fs::read(group.join("memory.stat"));
+                }
+                let last = ended.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout);
+                if last || at % OUTSIDE_EVERY == 0 {
+                    let more = outside().saturating_sub(before_bytes);
+                    peaks.outside_bytes = peaks.outside_bytes.max(more);
+                    // Columns of /proc/swaps: name, kind, size, used.
+                    let used = |path: &Path| Some(kib_of("/proc/swaps", path.to_str()?, 3) << 10);
+                    let used = swap.as_deref().and_then(used).unwrap_or(0);
+                    peaks.swapped_bytes = peaks.swapped_bytes.max(used);
+                }
+                if last {
+                    break;
+                }
+            }
+            peaks
+        });
+        GroupWatch { until, thread }
+    }
+
+    fn stop(self) -> Bounds {
+        drop(self.until);
+        self.thread.join().unwrap_or_default()
+    }
 }

@@ -6,19 +6,18 @@
 use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, TaskTimes};
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::{Counters, command};
-use crate::measure::object::{Object, object};
+use crate::measure::managed_program::{config, managed};
 use crate::measure::options::InRounds;
 use crate::measure::poll_counts::{notes_on, poll_counts};
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, take_turns};
+use crate::measure::sample::{Cell, Object, object, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
 use softswap_cli::{library, memory_limits, units};
-use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
+use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::base::stats::{Counter, Stats, Tier};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
@@ -87,13 +86,7 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Object, Refusal> {
     let dir = args.common.dir(region_bytes.saturating_mul(2))?;
     let (library, signals, mut log) = (library::find()?, signals()?, Log::start());
     let run = |wait_mode: &WaitMode, round: usize| {
-        let config = Config {
-            memory_bytes: args.memory,
-            areas: vec![AreaSpec::new(&dir.path)],
-            reserve_bytes: 0,
-            poll: wait_mode.mode,
-            ..Config::default()
-        };
+        let config = Config { poll: wait_mode.mode, ..config(args.memory, &dir.path) };
         let task = Task {
             pages: region_bytes as usize / PAGE_SIZE,
             data: Data::Incompressible,
@@ -109,8 +102,7 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Object, Refusal> {
             // The same touches for every mode in a round.
             seed: 1000 * (round as u64 + 1),
         };
-        let (counters, mut command) = (Counters::new()?, command(own_executable()?));
-        command.envs(counters.environment(&config, &library));
+        let (counters, command) = managed(&own_executable()?, &config, &library)?;
         let (took, stats) = task.run(command, &signals, &counters, true)?;
         let uses = [Counter::UsesIoUring, Counter::UsesDirectIo, Counter::UsesDevicePolling];
         let uses = uses.map(|counter| counters.stats.get(counter) == 1);
@@ -164,10 +156,7 @@ fn row_of(cell: &Cell<WaitMode, TaskRun>) -> Object {
         })
     };
     let sum = |counter| cell.rounds.iter().map(|ran| ran.stats.get(counter)).sum::<u64>();
-    let share = |part, whole| {
-        let [part, whole] = [part, whole].map(sum);
-        (whole > 0).then(|| part as f64 / whole as f64)
-    };
+    let [polled, considered] = [Counter::IoPolled, Counter::IoConsidered].map(sum);
     let WaitMode { mode, threads } = cell.key;
     let mut row = object! {
         variant: format!("{mode}_t{threads}"),
@@ -181,10 +170,7 @@ fn row_of(cell: &Cell<WaitMode, TaskRun>) -> Object {
     };
     row.extend(poll_counts(cell.rounds.iter().map(|ran| &ran.stats)));
     row.extend(object! {
-        polled_share: share(Counter::IoPolled, Counter::IoConsidered),
-        hit_share: share(Counter::IoPollHit, Counter::IoPolled),
-        direct_reclaims: sum(Counter::DirectReclaims),
-        pages_written: sum(Counter::PagesWritten),
+        polled_share: (considered > 0).then(|| polled as f64 / considered as f64),
         cov: cell.cov(|ran| ran.took.seconds),
         count: cell.rounds.len(),
     });

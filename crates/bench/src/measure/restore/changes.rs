@@ -1,6 +1,7 @@
 //! Reversible changes to the machine.
 
-use super::{group, zram};
+use super::group;
+use super::zram::{self, ATTEMPTS, PAUSE, retried};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -14,57 +15,34 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
 use uuid::Uuid;
 
 /// File whose lock a restorer needs to change the kernel's swap. Every process may open it.
 const LOCK: &str = "/proc/swaps";
-/// Number of attempts to take the lock, to remove a cgroup whose last process has not exited, and
-/// to deactivate an area whose pages are not freed yet.
-const ATTEMPTS: u32 = 1500;
-const PAUSE: Duration = Duration::from_millis(20);
-
 /// Request to the restorer, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Action {
     /// Take the lock for changes of swap.
     HoldSwap,
-    MakeDirectory {
-        under: PathBuf,
-    },
-    /// Add a zram device; the answer is its name.
-    AddZram {
-        bytes: u64,
-    },
-    /// Create a swap area in a fully allocated file.
-    MakeSwapFile {
-        path: PathBuf,
-        bytes: u64,
-    },
+    /// Create a directory in another one; the answer is its path.
+    MakeDirectory(PathBuf),
+    /// Add a zram device of this size; the answer is its name.
+    AddZram(u64),
+    /// Create a swap area in a fully allocated file of this size.
+    MakeSwapFile(PathBuf, u64),
     /// Write a swap header to a device.
-    Format {
-        path: PathBuf,
-    },
-    SwapOn {
-        path: PathBuf,
-    },
-    SwapOff {
-        path: PathBuf,
-    },
-    /// Change a setting of the machine.
-    Set {
-        path: PathBuf,
-        value: String,
-    },
+    Format(PathBuf),
+    SwapOn(PathBuf),
+    SwapOff(PathBuf),
+    /// Change a setting of the machine to a value.
+    Set(PathBuf, String),
     /// Create a memory cgroup; the answer is its directory.
     MakeGroup {
         limit_bytes: u64,
         may_swap: bool,
     },
     /// Kill all processes in a cgroup and remove it.
-    RemoveGroup {
-        path: PathBuf,
-    },
+    RemoveGroup(PathBuf),
 }
 
 /// Result of an action: a text, or the reason for the failure.
@@ -75,10 +53,8 @@ enum Change {
     Directory(PathBuf),
     Zram(u32),
     Swapping(PathBuf),
-    Setting {
-        path: PathBuf,
-        was: String,
-    },
+    /// A setting and its former value.
+    Setting(PathBuf, String),
     /// Memory controller enabled by a v2 cgroup for its children.
     MemoryEnabled(PathBuf),
     Group(PathBuf),
@@ -97,28 +73,28 @@ impl Changes {
         let nothing = |()| String::new();
         match act {
             Action::HoldSwap => self.hold_swap().map(nothing),
-            Action::MakeDirectory { under } => self.make_directory(&under),
-            Action::AddZram { bytes } => {
+            Action::MakeDirectory(under) => self.make_directory(&under),
+            Action::AddZram(bytes) => {
                 let number = zram::add()?;
                 self.all.push(Change::Zram(number));
                 zram::set_up(number, bytes)?;
                 Ok(format!("zram{number}"))
             }
-            Action::MakeSwapFile { path, bytes } => {
+            Action::MakeSwapFile(path, bytes) => {
                 make_file(&path, bytes).or_text(path.display())?;
                 format(&path).map(nothing)
             }
-            Action::Format { path } => format(&path).map(nothing),
-            Action::SwapOn { path } => {
+            Action::Format(path) => format(&path).map(nothing),
+            Action::SwapOn(path) => {
                 swap_on(&path, HIGHEST_PRIORITY)
                     .or_text(format!("`swapon {}` failed", path.display()))?;
                 self.all.push(Change::Swapping(path));
                 Ok(String::new())
             }
-            Action::SwapOff { path } => self.undo_one(&Change::Swapping(path)).map(nothing),
-            Action::Set { path, value } => self.set(path, &value).map(nothing),
+            Action::SwapOff(path) => self.undo_one(&Change::Swapping(path)).map(nothing),
+            Action::Set(path, value) => self.set(path, &value).map(nothing),
             Action::MakeGroup { limit_bytes, may_swap } => self.make_group(limit_bytes, may_swap),
-            Action::RemoveGroup { path } => self.undo_one(&Change::Group(path)).map(nothing),
+            Action::RemoveGroup(path) => self.undo_one(&Change::Group(path)).map(nothing),
         }
     }
 
@@ -127,7 +103,8 @@ impl Changes {
             return Ok(());
         }
         let file = File::open(LOCK).or_text(LOCK)?;
-        retried(|| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?)).map_err(|_| {
+        let lock = || Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?);
+        retried(lock, |_| true).map_err(|_| {
             let seconds = (PAUSE * ATTEMPTS).as_secs();
             format!(
                 "another benchmark has used the kernel's swap for more than {seconds} s; wait \
@@ -150,13 +127,13 @@ impl Changes {
     fn set(&mut self, path: PathBuf, value: &str) -> Result<(), String> {
         let failed = format!("{} cannot be set to {value}", path.display());
         let now = fs::read_to_string(&path).or_text(&failed)?.trim().to_string();
-        let is_it = |change: &Change| matches!(change, Change::Setting { path: noted, .. } if *noted == path);
+        let is_it = |change: &Change| matches!(change, Change::Setting(noted, _) if *noted == path);
         let is_noted = self.all.iter().any(is_it);
         if now != value {
             fs::write(&path, value).or_text(&failed)?;
         }
         if !is_noted {
-            self.all.push(Change::Setting { path, was: now });
+            self.all.push(Change::Setting(path, now));
         }
         Ok(())
     }
@@ -219,33 +196,26 @@ fn undo(change: &Change) -> Result<(), String> {
         }
         Change::Zram(number) => zram::remove(*number),
         Change::Swapping(path) => {
-            retried(|| swap_off(path)).or_text(format!("`swapoff {}` failed", path.display()))
+            // Pages may not be freed yet.
+            retried(|| swap_off(path), |_| true)
+                .or_text(format!("`swapoff {}` failed", path.display()))
         }
-        Change::Setting { path, was } => {
+        Change::Setting(path, was) => {
             fs::write(path, was).or_text(format!("{} could not be reset to {was}", path.display()))
         }
         Change::MemoryEnabled(parent) => group::disable_memory(parent),
-        Change::Group(path) => retried(|| {
-            let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-            for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-            fs::remove_dir(path)
-        })
-        .or_text(format!("{} could not be removed", path.display())),
+        Change::Group(path) => retried(|| remove_group(path), |_| true)
+            .or_text(format!("{} could not be removed", path.display())),
     }
 }
 
-fn retried(act: impl Fn() -> io::Result<()>) -> io::Result<()> {
-    let mut tried = act();
-    for _ in 1..ATTEMPTS {
-        if tried.is_ok() {
-            break;
-        }
-        std::thread::sleep(PAUSE);
-        tried = act();
+/// Kills the processes in a cgroup and removes it. Fails until the last one has exited.
+fn remove_group(path: &Path) -> io::Result<()> {
+    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        let _ = kill_process(pid, Signal::KILL);
     }
-    tried
+    fs::remove_dir(path)
 }
 
 fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
@@ -281,14 +251,14 @@ mod tests {
         let setting = dir.path().join("setting");
         fs::write(&setting, "60\n").unwrap();
         let mut changes = Changes::default();
-        let made = changes.perform(Action::MakeDirectory { under: dir.path().into() }).unwrap();
+        let made = changes.perform(Action::MakeDirectory(dir.path().into())).unwrap();
         fs::write(Path::new(&made).join("file"), "x").unwrap();
         for value in ["0", "100"] {
-            let act = Action::Set { path: setting.clone(), value: value.into() };
+            let act = Action::Set(setting.clone(), value.into());
             changes.perform(act).unwrap();
             assert_eq!(fs::read_to_string(&setting).unwrap(), value);
         }
-        let unknown = Action::SwapOff { path: "/dev/other".into() };
+        let unknown = Action::SwapOff("/dev/other".into());
         assert!(changes.perform(unknown).unwrap_err().contains("not a change of this restorer"));
         assert_eq!(changes.undo_all(), Vec::<String>::new());
         assert_eq!(fs::read_to_string(&setting).unwrap(), "60");

@@ -7,9 +7,25 @@ use std::time::Duration;
 
 const CONTROL: &str = "/sys/class/zram-control";
 pub(crate) const ALGORITHM: &str = "lz4";
-/// Number of attempts to remove a device, because device managers briefly open new devices.
-const ATTEMPTS: u32 = 200;
-const PAUSE: Duration = Duration::from_millis(50);
+/// Number of attempts of [`retried`].
+pub(super) const ATTEMPTS: u32 = 1500;
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+/// Repeats an action after errors that may pass.
+pub(super) fn retried(
+    act: impl Fn() -> io::Result<()>,
+    may_pass: impl Fn(&io::Error) -> bool,
+) -> io::Result<()> {
+    let mut tried = act();
+    for _ in 1..ATTEMPTS {
+        if !tried.as_ref().is_err_and(&may_pass) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        tried = act();
+    }
+    tried
+}
 
 pub(crate) fn add() -> Result<u32, String> {
     let text =
@@ -39,14 +55,9 @@ pub(crate) fn remove(number: u32) -> Result<(), String> {
         fs::write(format!("/sys/block/zram{number}/reset"), "1")
             .and_then(|()| fs::write(format!("{CONTROL}/hot_remove"), number.to_string()))
     };
-    let mut tried = remove();
-    for _ in 1..ATTEMPTS {
-        if !matches!(&tried, Err(error) if error.kind() == io::ErrorKind::ResourceBusy) {
-            break;
-        }
-        std::thread::sleep(PAUSE);
-        tried = remove();
-    }
+    let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+    // Device managers briefly open new devices.
+    let tried = retried(remove, is_busy);
     tried.or_text(format!(
         "zram{number} could not be removed; run `echo {number} > {CONTROL}/hot_remove`"
     ))

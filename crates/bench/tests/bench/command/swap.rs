@@ -219,7 +219,7 @@ fn invalid_swap_benchmark_is_rejected() {
     let table: &[(&[&str], &[&str])] = &[
         (&["--working-set", "16M"], &["--working-set", "too small", "64M or more"]),
         (&["--program-size", "16M"], &["--program-size", "too small", "64M or more"]),
-        (&["--program-size", "9T"], &["--program-size", "available", "give a smaller size"]),
+        (&["--program-size", "9T"], &["--program-size", "available", "give less"]),
         (&["--seconds", "0"], &["--seconds", "0.001"]),
         (&["--rounds", "0"], &["--rounds", "1..="]),
         (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),

@@ -9,17 +9,14 @@ use std::collections::BTreeMap;
 /// Maximum length of a gap between touched pages in a trace. Longer gaps are shortened.
 const MAX_GAP_PAGES: u64 = 16;
 
-/// Selects the part of a recording that becomes the trace.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    /// Number of touches to skip. The trace begins with the pages that exist after them.
-    pub(crate) skip: usize,
-    pub(crate) most: usize,
-}
-
-/// Converts the words of a recording. Returns `None` if they are not a recording.
-pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Recorded> {
-    let mut words = words;
+/// Converts the words of a recording without its first `skip` touches, up to `most` touches. The
+/// trace begins with the pages that exist after them. Returns `None` if the words are not a
+/// recording.
+pub(crate) fn convert(
+    mut words: impl Iterator<Item = u64>,
+    skip: usize,
+    most: usize,
+) -> Option<Recorded> {
     let header = [words.next()?, words.next()?];
     const { assert!(HEADER_WORDS == 2) };
     if header[0] != MAGIC {
@@ -27,7 +24,7 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
     }
     let mut script = Script::default();
     words.take(header[1] as usize).filter_map(Noted::from_word).for_each(|it| script.add(it));
-    Some(script.finish(part))
+    Some(script.finish(skip, most))
 }
 
 /// All events. Pages are identified by content numbers, which do not change when a page moves.
@@ -100,8 +97,7 @@ impl Script {
         }
     }
 
-    fn finish(self, part: Part) -> Recorded {
-        let Part { skip, most } = part;
+    fn finish(self, skip: usize, most: usize) -> Recorded {
         let is_touch = |event: &(u64, Event)| matches!(event.1, Event::Touch { .. });
         let touches: Vec<_> =
             self.events.iter().enumerate().filter(|(_, event)| is_touch(event)).collect();
@@ -178,12 +174,12 @@ const _: () = assert!(UNIT_BYTES * WHOLE as usize == PAGE_SIZE);
 mod tests {
     use super::*;
 
-    const ALL: Part = Part { skip: 0, most: usize::MAX - 1 };
+    const ALL: (usize, usize) = (0, usize::MAX - 1);
 
-    fn of(events: &[Noted], part: Part) -> Recorded {
+    fn of(events: &[Noted], (skip, most): (usize, usize)) -> Recorded {
         let words = events.iter().map(|event| event.to_word());
         let header = [MAGIC, events.len() as u64];
-        convert(header.into_iter().chain(words), part).unwrap()
+        convert(header.into_iter().chain(words), skip, most).unwrap()
     }
 
     fn touch(page: u64) -> Noted {
@@ -232,7 +228,7 @@ mod tests {
     #[test]
     fn part_begins_with_existing_pages() {
         let events = [touch(3), touch(4), touch(5), touch(3), touch(9), touch(4), touch(3)];
-        let found = of(&events, Part { skip: 4, most: 2 });
+        let found = of(&events, (4, 2));
         let none = Some((0, 0));
         let expected = [
             touched(1, none),
@@ -246,7 +242,7 @@ mod tests {
 
     #[test]
     fn unknown_magic_is_rejected() {
-        assert_eq!(convert([1, 2, 3].into_iter(), ALL), None);
-        assert_eq!(convert([MAGIC].into_iter(), ALL), None);
+        assert_eq!(convert([1, 2, 3].into_iter(), 0, 1), None);
+        assert_eq!(convert([MAGIC].into_iter(), 0, 1), None);
     }
 }
