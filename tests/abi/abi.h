@@ -34,6 +34,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "waiting.h"
 
 #define PAGE 4096UL
 #define MIB (1UL << 20)

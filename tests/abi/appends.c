@@ -433,7 +433,7 @@ CASE(pipe_breaks)
         size_t got = 0;
         while (got < sizeof piece)
             got += read(ends[0], piece + got, sizeof piece - got);
-        usleep(30000);
+        until_others_sleep(getppid());
         _exit(0);
     }
     close(ends[0]);

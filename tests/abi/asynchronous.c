@@ -1,7 +1,6 @@
 /* POSIX asynchronous I/O: requests, and notification of their completion. */
 #include "abi.h"
 #include <aio.h>
-#include <dirent.h>
 
 #define LEN (300UL << 10)
 
@@ -155,12 +154,6 @@ static void listen_for(int signal)
     MUST(sigaction(signal, &action, NULL));
 }
 
-static void wait_until_told(void)
-{
-    for (int turn = 0; turn < 120000 && !told; turn++)
-        usleep(1000);
-}
-
 CASE(told_by_a_signal)
 {
     int file = scratch_file(O_RDWR);
@@ -171,7 +164,7 @@ CASE(told_by_a_signal)
     listen_for(SIGRTMIN + 3);
     evict();
     RESULT(aio_write(writes));
-    wait_until_told();
+    WAIT_UNTIL(told);
     say("told %d, code %d, value %d", (int)told, told_code, told_value);
     say_outcome("write", writes);
 }
@@ -199,7 +192,7 @@ CASE(told_in_a_thread)
     pthread_sigmask(SIG_BLOCK, &mask, NULL);
     evict();
     RESULT(aio_write(writes));
-    wait_until_told();
+    WAIT_UNTIL(told);
     say("told %d, blocked %d, value %d", (int)told, told_code, told_value);
     say_outcome("write", writes);
 }
@@ -219,27 +212,6 @@ CASE(a_signal_ends_the_wait)
     ualarm(0, 0);
 }
 
-/* Waits until all other threads of this process sleep in the kernel. */
-static void until_others_sleep(void)
-{
-    for (int looks = 0; looks < 20; looks++) {
-        usleep(5000);
-        DIR *tasks = opendir("/proc/self/task");
-        for (struct dirent *task; (task = readdir(tasks));) {
-            char path[300], state = 'S';
-            sprintf(path, "/proc/self/task/%s/stat", task->d_name);
-            FILE *file = atoi(task->d_name) > 0 && atoi(task->d_name) != getpid()
-                             ? fopen(path, "r") : NULL;
-            if (!file)
-                continue;
-            if (fscanf(file, "%*d (%*[^)]) %c", &state) == 1 && state != 'S')
-                looks = -1;
-            fclose(file);
-        }
-        closedir(tasks);
-    }
-}
-
 CASE(cancelling)
 {
     int ends[2], file = scratch_file(O_RDWR);
@@ -248,7 +220,7 @@ CASE(cancelling)
     struct aiocb *first = request(ends[0], buffer, 10, 0), *second = request(ends[0], buffer, 10, 0);
     struct aiocb *third = request(ends[0], buffer, 10, 0);
     MUST(aio_read(first));
-    until_others_sleep();
+    until_others_sleep(getpid());
     MUST(aio_read(second));
     MUST(aio_read(third));
     evict();
@@ -261,8 +233,7 @@ CASE(cancelling)
     await(first);
     say_outcome("first", first);
     /* The kernel removes a thread shortly after its exit. */
-    for (int turn = 0; turn < 120000 && aio_cancel(ends[0], NULL) != AIO_ALLDONE; turn++)
-        usleep(1000);
+    WAIT_UNTIL(aio_cancel(ends[0], NULL) == AIO_ALLDONE);
     say("done: %d", aio_cancel(ends[0], first) == AIO_ALLDONE);
     say("nothing: %d", aio_cancel(ends[0], NULL) == AIO_ALLDONE);
     RESULT(aio_cancel(file, first));
@@ -307,7 +278,7 @@ CASE(a_list_that_tells)
     listen_for(SIGUSR2);
     evict();
     RESULT(lio_listio(LIO_NOWAIT, list, 8, &event));
-    wait_until_told();
+    WAIT_UNTIL(told);
     say("told %d, code %d, value %d", (int)told, told_code, told_value);
     for (int at = 0; at < 8; at++)
         say_outcome("one", list[at]);

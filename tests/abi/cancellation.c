@@ -79,7 +79,7 @@ static void cancel_many(int kind)
         pthread_create(threads + i, NULL, blocked_reader, &work);
         /* Cancel some threads before they wait, and some while they wait. */
         if (i % 8 == 0)
-            usleep(3000);
+            until_others_sleep(getpid());
         else
             sched_yield();
         pthread_cancel(threads[i]);
@@ -138,7 +138,7 @@ CASE(cleanups_run)
     struct work work = {memory(BUFFER, 3), 0};
     for (int i = 0; i < 5; i++) {
         pthread_create(&thread, NULL, blocked_reader, &work);
-        usleep(10000);
+        until_others_sleep(getpid());
         pthread_cancel(thread);
         pthread_join(thread, NULL);
     }
@@ -161,7 +161,7 @@ CASE(scopes_are_left)
     start();
     pthread_t thread;
     pthread_create(&thread, NULL, reader_with_scope, memory(BUFFER, 3));
-    usleep(20000);
+    until_others_sleep(getpid());
     evict();
     pthread_cancel(thread);
     pthread_join(thread, NULL);
@@ -212,9 +212,9 @@ CASE(disabled_cancel_waits)
     pthread_t thread;
     char *buffer = evicted_memory(BUFFER, 4);
     pthread_create(&thread, NULL, disabled, buffer);
-    usleep(10000);
+    until_others_sleep(getpid());
     pthread_cancel(thread);
-    usleep(10000);
+    until_others_sleep(getpid());
     MUST(write(ends[1], "hello", 5));
     void *result;
     pthread_join(thread, &result);
@@ -287,8 +287,7 @@ static void jump_within(int signal)
 /* Writes some microseconds after a handler has begun. */
 static void *feed(void *argument)
 {
-    while (!begun)
-        usleep(1000);
+    WAIT_UNTIL(begun);
     usleep(*(int *)argument);
     if (write(ends[1], "0123456789abcdef", 16) != 16)
         say("write failed");
@@ -419,7 +418,7 @@ CASE(threads_that_exit_in_a_handler_of_read)
         pthread_t thread;
         void *result;
         pthread_create(&thread, NULL, exit_in_handler, buffers + i * BUFFER);
-        usleep(2000);
+        until_others_sleep(getpid());
         pthread_kill(thread, SIGUSR1);
         pthread_join(thread, &result);
         left += result == (void *)5;

@@ -378,8 +378,7 @@ CASE(being_two_threads)
     close(ends[1]);
     pthread_join(thread, NULL);
     // pthread_join returns shortly before the kernel removes the thread.
-    while (syscall(SYS_tgkill, getpid(), who_waits, 0) == 0)
-        usleep(1000);
+    WAIT_UNTIL(syscall(SYS_tgkill, getpid(), who_waits, 0) != 0);
     RESULT(unshare(CLONE_THREAD));
     RESULT(unshare(CLONE_NEWUSER));
 }

@@ -290,7 +290,6 @@ CASE(stack_overflow)
 
 /* A signal arrives while a thread waits in a call whose argument is in managed memory. */
 static volatile int seen;
-static volatile pid_t waiter;
 static void interrupted(int signal, siginfo_t *info, void *context)
 {
     (void)signal, (void)info;
@@ -309,7 +308,6 @@ static int ends[2];
 static void *waits(void *how)
 {
     note_own_stack();
-    waiter = gettid();
     struct timespec forever = {1000, 0};
     errno = 0;
     if ((long)how == 0)
@@ -317,21 +315,6 @@ static void *waits(void *how)
     else
         say_result("read", read(ends[0], data + LEN / 2, 4));
     return NULL;
-}
-/* Waits until the thread sleeps in the kernel. */
-static void until_it_waits(void)
-{
-    char path[64], state = 'R';
-    while (!waiter)
-        sched_yield();
-    sprintf(path, "/proc/self/task/%d/stat", waiter);
-    while (state != 'S') {
-        FILE *file = fopen(path, "r");
-        if (fscanf(file, "%*d %*s %c", &state) != 1)
-            state = 'R';
-        fclose(file);
-        sched_yield();
-    }
 }
 CASE(context_in_a_guarded_call)
 {
@@ -342,10 +325,10 @@ CASE(context_in_a_guarded_call)
     for (long how = 0; how < 2; how++)
         for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
             pthread_t thread;
-            waiter = seen = 0;
+            seen = 0;
             handle(SIGUSR1, flags, interrupted);
             pthread_create(&thread, NULL, waits, (void *)how);
-            until_it_waits();
+            until_others_sleep(getpid());
             pthread_kill(thread, SIGUSR1);
             while (!seen)
                 sched_yield();
@@ -370,8 +353,7 @@ static void jump_out(int signal, siginfo_t *info, void *context)
 }
 static void *kick(void *thread)
 {
-    waiter = (pid_t)getpid();
-    until_it_waits();
+    until_others_sleep(getpid());
     pthread_kill((pthread_t)thread, SIGUSR1);
     return NULL;
 }

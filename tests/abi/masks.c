@@ -267,7 +267,7 @@ CASE(threads_get_masks_by_attribute)
 
 static void *kick(void *main_thread)
 {
-    usleep(20000);
+    until_others_sleep(getpid());
     pthread_kill(*(pthread_t *)main_thread, SIGUSR1);
     return NULL;
 }
@@ -438,11 +438,10 @@ CASE(a_thread_waits_for_everything)
     static const int signals[] = {SIGTERM, SIGBUS, SIGSYS, SIGUSR2};
     for (int i = 0; i < 4; i++) {
         if (i % 2)
-            usleep(10000);
+            until_others_sleep(getpid());
         evict();
         kill(getpid(), signals[i]);
-        while (__atomic_load_n(got + 4, __ATOMIC_SEQ_CST) <= i)
-            usleep(1000);
+        WAIT_UNTIL(__atomic_load_n(got + 4, __ATOMIC_SEQ_CST) > i);
         say("got %s", sigabbrev_np(got[i]));
     }
     pthread_join(thread, NULL);

@@ -152,7 +152,7 @@ static void many_wait(int type, int threads, size_t len, size_t sent)
         waiters[i] = (struct waiter){.fd = ends[1], .buffer = memory(len, 3), .len = len};
         MUST(-!!pthread_create(&waiters[i].thread, &attributes, wait_for_it, &waiters[i]));
     }
-    usleep(200000);
+    until_others_sleep(getpid());
     int sends = 0;
     for (int i = 0; i < threads; i++)
         sends += send(ends[0], source, sent, 0) == (long)sent;
@@ -183,7 +183,7 @@ CASE(sent_while_many_wait)
         waiters[i] = (struct waiter){.fd = other[0], .buffer = memory(64 << 10, 3), .len = 64 << 10};
         MUST(-!!pthread_create(&waiters[i].thread, &attributes, wait_for_it, &waiters[i]));
     }
-    usleep(200000);
+    until_others_sleep(getpid());
     unsigned char *source = memory(LONG, 7), *target = memory(LONG, 3);
     RESULT(send(ends[0], source, 20000, 0));
     RESULT(recv(ends[1], target, LONG, MSG_DONTWAIT));
@@ -442,7 +442,7 @@ static void *send_slowly(void *argument)
     static unsigned char bytes[600000];
     fill(bytes, sizeof bytes, 7);
     for (int i = 0; i < 6; i++) {
-        usleep(5000);
+        until_others_sleep(getpid());
         if (send(*(int *)argument, bytes + i * 100000, 100000, 0) != 100000)
             _exit(96);
     }
@@ -476,7 +476,8 @@ CASE(dropped_by_tcp)
     unsigned char *source = memory(MIB, 7), *target = memory(MIB, 3);
     evict();
     RESULT(send(out, source, 10000, 0));
-    usleep(10000);
+    int unread = 0;
+    WAIT_UNTIL(ioctl(in, FIONREAD, &unread) == 0 && unread == 10000);
     RESULT(recv(in, target, MIB, MSG_TRUNC));
     say("untouched %d", wrong(target, MIB, 3) == 0);
     RESULT(send(out, source, 10000, 0));
@@ -546,7 +547,7 @@ CASE(cancelled)
     for (int i = 0; i < 20; i++) {
         pthread_t thread;
         MUST(-!!pthread_create(&thread, NULL, read_for_ever, &ends[1]));
-        usleep(3000);
+        until_others_sleep(getpid());
         pthread_cancel(thread);
         void *result;
         pthread_join(thread, &result);

@@ -80,8 +80,7 @@ static void raise_all(void)
 /* Waits until the handlers have been called `count` times. */
 static void wait_for_calls(int count)
 {
-    for (int i = 0; i < 120000 && __atomic_load_n(&all_calls, __ATOMIC_SEQ_CST) < count; i++)
-        usleep(1000);
+    WAIT_UNTIL(__atomic_load_n(&all_calls, __ATOMIC_SEQ_CST) >= count);
 }
 
 static void begin(void)
@@ -172,7 +171,7 @@ CASE(ignoring_forgets_what_threads_have)
     block_all(SIG_BLOCK);
     for (int k = 0; k < KINDS; k++)
         pthread_kill(threads[1], kinds[k]);
-    usleep(50000);
+    until_others_sleep(getpid());
     for (int k = 0; k < KINDS; k++)
         signal(kinds[k], SIG_IGN);
     handle_all();
@@ -245,7 +244,8 @@ CASE(who_waits_takes_it)
         pthread_barrier_init(&meet, NULL, 2);
         pthread_create(&thread, NULL, waiting_thread, (void *)(long)kinds[i]);
         pthread_barrier_wait(&meet);
-        usleep(i ? 20000 : 0);
+        if (i)
+            until_others_sleep(getpid());
         kill(getpid(), kinds[i]);
         pthread_join(thread, NULL);
     }
@@ -333,7 +333,7 @@ static void *strike(void *argument)
     void *result;
     pthread_join(first_thread, &result);
     kill(getpid(), *(int *)argument);
-    sleep(5);
+    pause();
     return NULL;
 }
 
@@ -537,7 +537,7 @@ CASE(after_threads_that_end_without_a_word)
     MUST(pipe(ends));
     pthread_t thread;
     pthread_create(&thread, NULL, wait_for_a_byte, ends);
-    usleep(50000);
+    until_others_sleep(getpid());
     for (int i = 0; i < KINDS; i++)
         MUST(kill(getpid(), kinds[i]));
     block_all(SIG_UNBLOCK);

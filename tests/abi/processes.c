@@ -402,8 +402,9 @@ CASE(an_ended_parent_leaves_its_child_whole)
     char *at = evicted_memory(LEN, 7);
     pid_t pid = MUST(fork());
     if (pid == 0) {
+        pid = getpid();
         if (MUST(fork()) == 0) {
-            usleep(100000);
+            WAIT_UNTIL(getppid() != pid);
             dprintf(ends[1], "wrong %zu", wrong(at, LEN, 7));
             _exit(0);
         }
@@ -841,13 +842,11 @@ CASE(a_child_that_closes_pipes_keeps_its_memory)
                 own_call(SYS_close, fd, 0, 0);
         }
         *stage = 1;
-        while (*stage != 2)
-            usleep(1000);
+        WAIT_UNTIL(*stage == 2);
         say("child: the same %d", checksum(at, LEN) == sum);
         _exit(0);
     }
-    while (*stage != 1)
-        usleep(1000);
+    WAIT_UNTIL(*stage == 1);
     for (int i = 0; i < 6; i++) {
         fill_at_random(at, 8 + i);
         sum = checksum(at, LEN);

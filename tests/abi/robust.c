@@ -156,8 +156,7 @@ CASE(raw_exit_with_a_mutex)
     pthread_mutex_t *mutex = robust_at(9 * PAGE, PTHREAD_MUTEX_NORMAL);
     pthread_t thread;
     pthread_create(&thread, NULL, end_raw, mutex);
-    while (!is_locked)
-        usleep(1000);
+    WAIT_UNTIL(is_locked);
     say_lock("lock", mutex);
 }
 
@@ -176,7 +175,7 @@ static void *hold_until_waited_for(void *mutex)
     pthread_t *waiters = (void *)(heap + 20 * PAGE);
     for (int i = 0; i < 3; i++)
         pthread_create(waiters + i, NULL, wait_for_it, mutex);
-    usleep(50000);
+    until_others_sleep(getpid());
     evict();
     return NULL;
 }
@@ -216,7 +215,7 @@ CASE(main_thread_exits_with_a_mutex)
 void *after_main(void *mutex);
 void *after_main(void *mutex)
 {
-    usleep(50000);
+    until_others_sleep(getpid());
     say_lock("lock", mutex);
     _exit(4);
 }
@@ -288,8 +287,7 @@ CASE(a_word_is_cleared)
     *word = 1;
     pthread_t thread;
     pthread_create(&thread, NULL, clear_word, word);
-    for (int i = 0; i < 120000 && __atomic_load_n(word, __ATOMIC_SEQ_CST); i++)
-        usleep(1000);
+    WAIT_UNTIL(!__atomic_load_n(word, __ATOMIC_SEQ_CST));
     evict();
     say("word %u", __atomic_load_n(word, __ATOMIC_SEQ_CST));
 }

@@ -225,7 +225,7 @@ CASE(many_wait_for_events)
     for (int i = 0; i < MOST; i++)
         pthread_create(&works[i].thread, NULL, do_work, works + i);
     pthread_barrier_wait(&together);
-    usleep(100000);
+    until_others_sleep(getpid());
     MUST(write(ends[1], "x", 1));
     int bad = 0;
     size_t wrong_bytes = 0;
@@ -269,7 +269,7 @@ CASE(a_child_while_many_wait)
     char *buffers = memory(60 * (64UL << 10), 1);
     for (int i = 0; i < 60; i++)
         pthread_create(threads + i, NULL, block, buffers + i * (64UL << 10));
-    usleep(100000);
+    until_others_sleep(getpid());
     for (int i = 0; i < 3; i++) {
         IN_CHILD("child") {
             int fd = scratch_file(0);

@@ -63,8 +63,7 @@ static void say_action(int signal)
 static void send_and_await(int signal)
 {
     kill(getpid(), signal);
-    for (int tries = 0; !calls && tries < 10000; tries++)
-        usleep(1000);
+    WAIT_UNTIL(calls);
 }
 
 /* Installs a handler with `install`, raises the signal twice with memory swapped out, and checks

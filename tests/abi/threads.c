@@ -203,8 +203,7 @@ CASE(detached)
         pthread_t thread;
         MUST(-(pthread_create(&thread, &attributes, count_up, count) != 0));
     }
-    while (__atomic_load_n(count, __ATOMIC_RELAXED) < 20)
-        usleep(1000);
+    WAIT_UNTIL(__atomic_load_n(count, __ATOMIC_RELAXED) == 20);
     say("%ld", *count);
 }
 
@@ -606,7 +605,7 @@ CASE(exit_in_a_thread)
 
 static void *outlive(void *argument)
 {
-    usleep(20000);
+    until_others_sleep(getpid());
     evict();
     say("the last thread");
     return argument;

@@ -27,6 +27,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include "waiting.h"
 
 /* Programs use only some of the helpers. */
 #define HELPER __attribute__((unused)) static

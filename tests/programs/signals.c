@@ -409,7 +409,7 @@ static void *interrupt_then_write(void *argument) {
         usleep(5000);
         PTHREAD(pthread_kill(sender->reader, SIGUSR1));
     }
-    usleep(20000);
+    until_others_sleep(getpid());
     EXPECT(PAGE, write(sender->file, sender->data, PAGE));
     return NULL;
 }

@@ -344,7 +344,7 @@ struct reader {
 static void *interrupts(void *argument)
 {
     struct reader *reader = argument;
-    usleep(50000);
+    until_others_sleep(getpid());
     must_commit = 1;
     pthread_kill(reader->thread, SIGUSR1);
     while (must_commit)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "waiting.h"
 
 #define MIB ((size_t)1 << 20)
 #define PAGE ((size_t)4096)

@@ -291,7 +291,7 @@ int main(int count, char **arguments)
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, waiting[i].ends) == 0, "socketpair");
         must(pthread_create(&waiting[i].thread, NULL, waits[i], &waiting[i]) == 0, "pthread_create");
     }
-    usleep(20000);
+    WAIT_UNTIL(rounds > 100);
     must(of_status("Seccomp_filters:") == filters, "threads do not wake");
     /* Allocate a quarter of the budget first, then more than the budget. */
     uint64_t seed = 7, *at = malloc(budget_mib * MIB / 4);
@@ -302,8 +302,7 @@ int main(int count, char **arguments)
         more[i] = 1;
     must(of_status("Seccomp_filters:") > filters, "more than the budget wakes");
     int before = rounds;
-    while (rounds - before < 1000)
-        usleep(1000);
+    WAIT_UNTIL(rounds - before >= 1000);
     seed = 7;
     for (size_t i = 0; i < budget_mib * MIB / 32; i++)
         must(at[i] == next(&seed), "memory written while asleep");

@@ -31,6 +31,10 @@ mod storage;
 mod process;
 mod codec;
 pub mod probe;
+/// The helper of all tests that wait; `softswap-testkit` depends on this crate.
+#[cfg(test)]
+#[path = "../../testkit/src/waiting.rs"]
+pub mod waiting;
 
 pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use base::{

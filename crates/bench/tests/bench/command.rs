@@ -8,7 +8,6 @@ use crate::{assert_contains, assert_empty, assert_header, json_of, names};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 fn faults(swap: &Path) -> assert_cmd::Command {
     let mut command = softswap();
@@ -296,13 +295,4 @@ fn zram_devices() -> Vec<String> {
 
 fn has_zram() -> bool {
     is_root() && Path::new("/sys/class/zram-control/hot_add").exists()
-}
-
-/// Waits until `done`. The limit prevents hangs and is not an expectation of speed.
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(120);
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

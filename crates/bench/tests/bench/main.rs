@@ -34,8 +34,5 @@ fn assert_header(found: &Value, bench: &str) {
 }
 
 fn assert_contains(text: &[u8], parts: &[&str]) {
-    let text = String::from_utf8_lossy(text);
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
-    }
+    common::assert_contains_all(&String::from_utf8_lossy(text), parts);
 }

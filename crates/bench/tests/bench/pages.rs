@@ -91,7 +91,7 @@ fn the_pages_of_a_running_process_are_counted() {
     let found = json_of(analyze(running.pid()).arg("--all"));
     assert_eq!((&found["schema"], &found["analysis"]), (&1.into(), &"pages".into()));
     assert_eq!(found["kind"], "process");
-    assert!(found["subject"].as_str().unwrap().contains(&running.pid()));
+    assert!(found["subject"].as_str().unwrap().contains(&running.pid()), "{found}");
     assert_about(&found, "pages", ZERO + OTHER + LATE + NOISE);
     assert_eq!(found["pages"], found["available_pages"]);
     assert_about(&found, "zero_pages", ZERO);

@@ -47,20 +47,28 @@ impl Thrashing {
     /// one.
     pub(super) fn poll(&mut self, budget_bytes: Option<u64>) -> Option<String> {
         let at = self.started.elapsed();
-        let samples = self.samples.as_mut()?;
-        if samples.back().is_some_and(|(last, _)| at < *last + STEP) {
+        let last = self.samples.as_ref()?.back();
+        if last.is_some_and(|(last, _)| at < *last + STEP) {
             return None;
         }
         let now = done(self.pid, &self.stats)?;
-        let seen = changes_over_window(samples, at, now)?;
-        if waited_percent(&seen) <= THRASHES_PERCENT {
-            return None;
-        }
-        self.samples = None;
+        let seen = thrashing_once(&mut self.samples, at, now)?;
         let memory_bytes = self.stats.get(Counter::MappedPeakBytes);
         let budget_bytes = budget_bytes.unwrap_or_else(|| self.stats.get(Counter::BudgetBytes));
         Some(advice(&seen, budget_bytes, memory_bytes, self.largest_bytes))
     }
+}
+
+/// Adds a sample. Returns the changes over the last window if the program thrashed, the first time
+/// only.
+fn thrashing_once(
+    samples: &mut Option<VecDeque<(Duration, Done)>>,
+    at: Duration,
+    now: Done,
+) -> Option<Changes> {
+    let seen = changes_over_window(samples.as_mut()?, at, now)?;
+    let is_thrashing = waited_percent(&seen) > THRASHES_PERCENT;
+    is_thrashing.then(|| *samples = None).map(|()| seen)
 }
 
 /// Adds a sample. Returns the changes over the window that ends with it; `None` until the samples
@@ -124,6 +132,16 @@ mod tests {
         let expected = [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0, 0.0];
         assert_eq!(later.collect::<Vec<_>>(), expected);
         assert!(samples.len() <= 12, "{}", samples.len());
+    }
+
+    #[test]
+    fn thrashing_is_reported_once() {
+        let mut samples = Some(VecDeque::new());
+        let mut reports_at = |second| {
+            let now = done(&[(Tier::Disk, second)], 0);
+            thrashing_once(&mut samples, Duration::from_secs(second), now).is_some()
+        };
+        assert_eq!((0..60).filter(|second| reports_at(*second)).collect::<Vec<_>>(), [10]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Programs whose pages are stored in several swap areas.
 
 use crate::common::area::MIB;
-use crate::common::{Loop, skip};
+use crate::common::{Loop, assert_contains_all, skip};
 use crate::support::control_client::stdout_of;
 use crate::support::{
     AreaFile, LIMIT, Report, Swapped, compiled, disk_dir, finish, softswap, softswap_with,
@@ -53,7 +53,7 @@ fn full_areas_stop_the_program_with_message() {
     let [one, two] = dirs();
     let swapped = swapped("32M", &[(&one, ":16M"), (&two, ":16M")]).option("--codec=none");
     let report = swapped.run(compiled("hog"), &["--pressure", "200"]);
-    assert!(!report.ended.status.success());
+    report.ended.expect_failure("hog");
     let stderr = &report.ended.stderr;
     assert!(stderr.contains("all 2 swap areas (32.0 MiB) are full"), "{stderr}");
 }
@@ -90,7 +90,7 @@ fn swap_file_and_directory_are_used_together() {
     let after = std::fs::read(file).unwrap();
     assert!(after[..4096] == head, "the header was overwritten");
     assert!(after[4096..].iter().any(|byte| *byte != 0), "no page was stored in the file");
-    assert!(stdout_of(&["swapon-check", file.to_str().unwrap()]).contains("can be used"));
+    assert_contains_all(&stdout_of(&["swapon-check", file.to_str().unwrap()]), &["can be used"]);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn truncated_swap_file_stops_program_with_message() {
     let program = swapped.start("hog", &ENDLESS);
     File::options().write(true).open(&file.path).unwrap().set_len(4096).unwrap();
     let ended = program.finish(LIMIT);
-    assert!(!ended.status.success());
+    ended.expect_failure("hog");
     let stderr = &ended.stderr;
     let causes = ["could not be read back", "wrong data for slot"];
     assert!(causes.iter().any(|cause| stderr.contains(cause)), "{stderr}");

@@ -281,7 +281,8 @@ fn dashboard_uses_existing_metrics() {
     };
     let output = check(rules.to_string());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!check(rules.to_string().replace("rate(", "rate((")).status.success());
+    let output = check(rules.to_string().replace("rate(", "rate(("));
+    assert!(!output.status.success(), "{output:?}");
 }
 
 #[test]

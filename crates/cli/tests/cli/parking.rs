@@ -163,7 +163,7 @@ fn only_processes_of_the_tree_are_stopped() {
     assert!(anonymous_bytes(inner) < MAX_LEFT_BYTES, "{}", anonymous_bytes(inner));
     assert_eq!(unpark(&tree.pid()), "continued = 2\n");
     send(inner, libc::SIGTERM);
-    assert!(tree.running.finish(LIMIT).stdout_text().contains("ok steady"));
+    tree.running.finish(LIMIT).expect_ok("steady");
 }
 
 #[test]

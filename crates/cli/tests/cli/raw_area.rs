@@ -271,7 +271,8 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
             None => skip(&format!("{defragmenter} is not installed")),
         }
         assert!(blocks(&area) == placed);
-        assert!(!running.stderr_so_far().contains("moved or freed blocks"));
+        let stderr = running.stderr_so_far();
+        assert!(!stderr.contains("moved or freed blocks"), "{stderr}");
         let mover = (kind == "ext4").then(|| image.start_mover());
         let mut chattr = tool("chattr").expect("e2fsprogs");
         assert!(succeeds(chattr.arg("-i").arg(&area)));

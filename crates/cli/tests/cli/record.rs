@@ -1,6 +1,8 @@
 //! `softswap record`: which functions wait for pages, and for which memory.
 
-use crate::common::{UNPRIVILEGED_UID, assert_output, copy_binaries, is_root, std_unprivileged};
+use crate::common::{
+    UNPRIVILEGED_UID, assert_contains_all, assert_output, copy_binaries, is_root, std_unprivileged,
+};
 use crate::support::control_client::{Program, WAIT_TIMEOUT, query, refused, wait_until};
 use crate::support::processes::send;
 use crate::support::{Running, compiled, python, softswap_with, wait_for_rounds};
@@ -129,7 +131,8 @@ fn profile_lists_function_touching_cold_memory_first() {
         Ok(text)
     });
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[0].starts_with("softswap: sites (pid ") && lines[0].contains(" stalled over"));
+    assert!(lines[0].starts_with("softswap: sites (pid "), "{text}");
+    assert_contains_all(lines[0], &[" stalled over"]);
     assert_eq!(lines.last(), Some(&format!("Flame graph: {path}").as_str()));
 
     // The end of the recording does not affect the program.

@@ -73,7 +73,8 @@ fn program_and_child_run_on_cluster_and_clean_up() {
     expect_same(&report, "on a cluster", &["fork"]);
     let areas = report.figures["settings"].to_string();
     assert!(areas.contains("rediss://127.0.0.1"), "{areas}");
-    assert!(!report.figures.to_string().contains(crate::test_cluster::PASSWORD));
+    let figures = report.figures.to_string();
+    assert!(!figures.contains(crate::test_cluster::PASSWORD), "{figures}");
     eventually("all keys are removed", || test_cluster.key_count() == 0);
 }
 
@@ -139,7 +140,7 @@ fn pages_of_killed_program_and_helper_are_removed() {
     kill(helper);
     eventually("the helper has exited", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);
-    assert!(!running.finish(LIMIT).status.success());
+    running.finish(LIMIT).expect_failure("a killed program");
     eventually("all keys are removed", || test_cluster.key_count() == 0);
 }
 

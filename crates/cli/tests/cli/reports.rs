@@ -1,7 +1,7 @@
 //! `softswap run --report` as JSON and as a page, `softswap report`, `softswap advise`.
 
 use crate::common::area::succeeds;
-use crate::common::{json_file, skip};
+use crate::common::{assert_contains_all, json_file, skip};
 use crate::support::control_client::{refused, stdout_of, try_stat, wait_until};
 use crate::support::{LIMIT, Running, compiled, finish, softswap_with, wait_for_rounds};
 use serde_json::Value;
@@ -82,7 +82,7 @@ fn reports_are_shown_and_compared() {
     let summary = stdout_of(&["report", &small]);
     let is_short = summary.starts_with("softswap: hog finished in ") && !summary.contains("p99");
     assert!(is_short, "{summary}");
-    assert!(stdout_of(&["report", "-v", &small]).contains("p99"));
+    assert_contains_all(&stdout_of(&["report", "-v", &small]), &["p99"]);
     refused(&["report"], 2, &["required"]);
     let wrong = dir.path().join("wrong.json");
     std::fs::write(&wrong, "{\"schema\": 9}").unwrap();
@@ -111,7 +111,7 @@ fn html_report_renders_completely() {
     let page = run(dir.path(), "page.html", "24M", "1");
     // Commands accept a page as well as JSON.
     let name = page.to_str().unwrap();
-    assert!(stdout_of(&["report", name]).contains("hog finished in "));
+    assert_contains_all(&stdout_of(&["report", name]), &["hog finished in "]);
     assert!(!stdout_of(&["advise", name]).is_empty());
     let again = dir.path().join("again.html");
     stdout_of(&["report", name, "--html", again.to_str().unwrap()]);
@@ -134,7 +134,7 @@ fn html_report_renders_completely() {
         let Some((dom, console)) = open(page) else { return };
         assert_eq!(dom.matches("<svg").count(), plots, "{console}");
         assert!(!console.contains("CONSOLE"), "{console}");
-        assert!(dom.contains("</html>") && dom.contains("Settings and machine"));
+        assert_contains_all(&dom, &["</html>", "Settings and machine"]);
     }
 }
 

@@ -19,11 +19,20 @@ fn shell(dir: &Path, text: &str) -> std::process::Command {
 
 /// Starts a shell and returns its first line of output.
 fn start(dir: &Path, text: &str) -> (Child, BufReader<ChildStdout>, String) {
-    let mut child = shell(dir, text).stdout(Stdio::piped()).spawn().unwrap();
+    begin(&mut shell(dir, text))
+}
+
+fn begin(command: &mut std::process::Command) -> (Child, BufReader<ChildStdout>, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
+    let line = next_line(&mut out);
+    (child, out, line)
+}
+
+fn next_line(out: &mut BufReader<ChildStdout>) -> String {
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
-    (child, out, line.trim().to_string())
+    line.trim().to_string()
 }
 
 fn pid_of(child: &Child) -> i32 {
@@ -86,7 +95,7 @@ fn arguments_streams_and_name_pass_through() {
         .stdout("in")
         .get_output()
         .clone();
-    assert!(String::from_utf8_lossy(&output.stderr).starts_with("name:2:a  b\n"));
+    assert!(output.stderr.starts_with(b"name:2:a  b\n"), "{output:?}");
     let output = shell(dir.path(), "readlink /proc/self/cwd").output().unwrap();
     let here = std::env::current_dir().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), here.to_str().unwrap());
@@ -96,9 +105,11 @@ fn arguments_streams_and_name_pass_through() {
 fn signals_sent_to_softswap_reach_the_program_once() {
     let dir = tempfile::tempdir().unwrap();
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2] {
-        let (mut child, _out, ready) = start(dir.path(), &counts(&signal.to_string()));
+        let (mut child, mut out, ready) = start(dir.path(), &counts(&signal.to_string()));
         assert_eq!(ready, "ready");
         send(pid_of(&child), signal);
+        assert_eq!(next_line(&mut out), "got", "signal {signal}");
+        send(pid_of(&child), libc::SIGALRM);
         assert_eq!(child.wait().unwrap().code(), Some(1), "signal {signal}");
     }
 }
@@ -107,32 +118,45 @@ fn signals_sent_to_softswap_reach_the_program_once() {
 fn group_signal_of_program_is_delivered_once() {
     use std::os::unix::process::CommandExt;
     let dir = tempfile::tempdir().unwrap();
-    for sender in ["kill -USR1 0", "sh -c 'trap \"\" USR1; kill -USR1 0; sleep 0.2; :'"] {
+    // The second sender still exists when softswap reads the signal.
+    let other = "sh -c 'trap \"\" USR1; kill -USR1 0; echo got; exec sleep 1000' &";
+    for (sender, end) in [("kill -USR1 0; echo got;", ""), (other, "kill $!;")] {
         let text = format!(
-            "n=0; trap 'n=$((n+1))' USR1; \
-             for i in 1 2 3; do {sender}; sleep 0.2; done; exit $n"
+            "n=0 m=0; trap 'n=$((n+1))' USR1; trap 'm=$((m+1))' ALRM; echo ready; \
+             for i in 1 2 3; do {sender} {}; {end} done; exit $n",
+            wait_while("$m -lt $i")
         );
-        let status = shell(dir.path(), &text).process_group(0).status().unwrap();
-        assert_eq!(status.code(), Some(3), "{sender}");
+        let (mut child, mut out, _) = begin(shell(dir.path(), &text).process_group(0));
+        for _ in 0..3 {
+            assert_eq!(next_line(&mut out), "got", "{sender}");
+            send(pid_of(&child), libc::SIGALRM);
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(3), "{sender}");
     }
 }
 
-/// Returns a shell script that prints `ready`, waits for a signal, and exits with their number.
+/// Returns shell code that waits while a test holds, at most about 120 s.
+fn wait_while(test: &str) -> String {
+    format!("t=0; while [ {test} ] && [ $t -lt 12000 ]; do sleep 0.01; t=$((t+1)); done")
+}
+
+/// Returns a shell script that prints `ready`, waits for a signal, prints `got`, and exits with the
+/// number of signals at SIGALRM. softswap forwards signals in order, so no signal is under way then.
 fn counts(signal: &str) -> String {
     format!(
-        "n=0; trap 'n=$((n+1))' {signal}; echo ready; \
-         i=0; while [ $n -eq 0 ] && [ $i -lt 2400 ]; do sleep 0.05; i=$((i+1)); done; \
-         sleep 0.2; exit $n"
+        "n=0 m=0; trap 'n=$((n+1))' {signal}; trap 'm=1' ALRM; echo ready; {}; echo got; {}; exit $n",
+        wait_while("$n -eq 0"),
+        wait_while("$m -eq 0")
     )
 }
 
 /// Python program that runs a command on its own terminal, types Ctrl-C and prints the output.
 const TERMINAL: &str = r#"
-import os, pty, sys
+import os, pty, signal, sys
 pid, master = pty.fork()
 if pid == 0:
     os.execv(sys.argv[1], sys.argv[1:])
-said = type_at_ready(master, b"\x03")
+said = type_at_ready(master, b"\x03", lambda: os.kill(pid, signal.SIGALRM))
 print(said.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 

@@ -1,7 +1,7 @@
 //! A named swap area shared by a process tree that execs, forks and loses processes.
 
 use crate::common::{Loop, is_installed, is_root, set_mode, skip};
-use crate::support::control_client::{eventually, stdout_of, wait_until};
+use crate::support::control_client::{eventually, stdout_of, try_stat, wait_until};
 use crate::support::processes::{all_with, kill, parent, shared_memory};
 use crate::support::{AreaFile, LIMIT, Running, Swapped, compiled, finish, mix64, plain, python};
 use std::ffi::{OsStr, OsString};
@@ -159,9 +159,11 @@ def digest():
 before = digest()
 more = [os.urandom(1 << 20) for _ in range(20)]
 parent = os.getpid()
+readable, writable = os.pipe()
 if os.fork() > 0:
-    time.sleep(0.2)
+    os.read(readable, 1)
     os.kill(parent, signal.SIGKILL)
+os.write(writable, b'x')
 while os.getppid() == parent: time.sleep(0.01)
 while not os.path.exists(sys.argv[1]): time.sleep(0.01)
 assert digest() == before
@@ -245,8 +247,19 @@ fn overwritten_tables_never_cause_wrong_data() {
     let len = tables.metadata().unwrap().len() as usize;
     let garbage: Vec<u8> = (0..len as u64).map(|at| (mix64(at / 3) >> 7) as u8).collect();
     tables.write_all_at(&garbage, 0).unwrap();
-    // Both continue for a while and then compare all their data.
-    std::thread::sleep(Duration::from_secs(1));
+    // Both continue for a while and then compare all their data. They may stop before.
+    let mut first = None;
+    wait_until("a process faults 20,000 times", || {
+        let stat = match try_stat(&running.id().to_string()) {
+            Err(_) if running.has_ended() => return Ok(()),
+            stat => stat?,
+        };
+        let processes = stat["tree"]["processes"].as_array().ok_or_else(|| stat.to_string())?;
+        let most = processes.iter().filter_map(|it| it["faults"].as_u64()).max();
+        let most = most.ok_or_else(|| stat.to_string())?;
+        let is_enough = most >= *first.get_or_insert(most) + 20_000;
+        is_enough.then_some(()).ok_or_else(|| stat.to_string())
+    });
     std::fs::write(runtime_dir.path().join("done"), "").unwrap();
     let ended = running.finish(LIMIT);
     // Clusters in use may look free, and another process may then overwrite them. A process stops

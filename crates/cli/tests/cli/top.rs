@@ -50,7 +50,8 @@ impl Terminal {
     }
 
     fn press(&self, keys: &[&str]) {
-        assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
+        let output = self.tmux(&[&["send-keys"], keys].concat());
+        assert!(output.status.success(), "{output:?}");
     }
 
     /// Runs a shell command once the prompt is shown. Input typed earlier would be echoed twice,

@@ -255,7 +255,7 @@ fn help_and_version_go_to_stdout() {
     ] {
         let output = softswap().args(&args).assert().code(0).get_output().clone();
         assert!(String::from_utf8_lossy(&output.stdout).contains(part), "{args:?}");
-        assert!(output.stderr.is_empty());
+        assert!(output.stderr.is_empty(), "{args:?}: {output:?}");
     }
     softswap().assert().code(2);
     softswap().arg("run").assert().code(2);

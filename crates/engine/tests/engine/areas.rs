@@ -1,6 +1,8 @@
 //! Several swap areas of one engine: order, failure, recovery and discards.
 
-use crate::common::{Setup, World, assert_holds, random, until, worlds_of, write_all};
+use crate::common::{
+    Setup, World, assert_holds, random, until, until_all_have_moved, worlds_of, write_all,
+};
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::settings::Config;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
@@ -10,7 +12,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, EOPNOTSUPP};
 use softswap_sys::memory::reserve_u64;
 use softswap_testkit::sim_device::{Fault, SimDevice};
-use std::time::{Duration, Instant};
 
 const UNLIMITED_TIMES: u64 = u64::MAX;
 
@@ -106,7 +107,7 @@ fn pages_are_not_moved_within_failed_area() {
     world.engine.reclaim_now(20);
     assert_eq!((world.count(Counter::AreasFailed), world.resident(more)), (1, 100));
     let reads = world.disk.counts().reads;
-    run_reclaim_briefly(&world);
+    until_all_have_moved(&world, || true);
     assert_eq!(world.disk.counts().reads, reads);
     world.disk.clear_faults();
     // A successful write ends the failed state.
@@ -132,7 +133,7 @@ fn unpublished_slots_are_freed_despite_child() {
     world.engine.end_fork();
     world.engine.note_peaks();
     let before = world.count(Counter::DiskPeakBytes);
-    run_reclaim_briefly(&world);
+    until_all_have_moved(&world, || true);
     world.engine.note_peaks();
     assert_eq!(world.count(Counter::DiskPeakBytes), before);
 }
@@ -169,12 +170,6 @@ fn pages_written_between_forks_are_readable() {
     for (memory, contents) in blocks {
         assert_holds(memory, &contents);
     }
-}
-
-/// Runs background reclaim for 0.5 s, enough for several steps.
-fn run_reclaim_briefly(world: &World) {
-    let end = Instant::now() + Duration::from_millis(500);
-    until(world, || Instant::now() > end);
 }
 
 #[test]

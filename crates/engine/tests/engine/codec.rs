@@ -4,8 +4,8 @@ use crate::common::{Content, Setup, World, assert_holds, every_kind, mix64, page
 use softswap_engine::base::stats::Counter;
 use softswap_engine::codec::{Choice, Compressor};
 use softswap_sys::PAGE_SIZE;
+use softswap_testkit::waiting::eventually;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 fn zstd(level: i8) -> Choice {
     Choice::Fixed(Some(Compressor::Zstd { level }))
@@ -103,6 +103,7 @@ fn rewrite(world: &World, thread: u64, stop: &AtomicBool) {
 fn pages_are_intact_while_codec_changes() {
     let world = World::new(&Setup::default());
     let stop = AtomicBool::new(false);
+    let evicted = || world.count(Counter::PagesOut);
     std::thread::scope(|scope| {
         for thread in 1..=4 {
             let (world, stop) = (&world, &stop);
@@ -111,7 +112,8 @@ fn pages_are_intact_while_codec_changes() {
         let choices = [Choice::LZ4, zstd(1), Choice::NONE, zstd(5), zstd(-5), Choice::Auto];
         for choice in choices.into_iter().cycle().take(200) {
             world.engine.codec().set(choice);
-            std::thread::sleep(Duration::from_millis(10));
+            let before = evicted();
+            eventually("pages are evicted", || evicted() > before + 10);
         }
         stop.store(true, Relaxed);
     });

@@ -99,16 +99,18 @@ fn peers_are_identified() {
 fn split_requests_and_long_answers_work() {
     let scratch = tempdir().unwrap();
     let listener = Listener::open(scratch.path(), uid(), 7).unwrap();
-    let path = listener.path().to_path_buf();
+    let client = connect(listener.path(), LONG).unwrap();
+    let server = listener.accept().unwrap();
     let answer = vec![b'x'; 3 << 20];
+    client.write_all(b"one ", LONG).unwrap();
+    let unread = server.0.try_clone().unwrap();
     let client_thread = std::thread::spawn(move || {
-        let client = connect(&path, LONG).unwrap();
-        client.write_all(b"one ", LONG).unwrap();
-        std::thread::sleep(SHORT);
+        let is_read = || rustix::io::ioctl_fionread(&unread).unwrap() == 0;
+        crate::waiting::eventually("the first part is read", is_read);
+        drop(unread);
         client.write_all(b"line\n", LONG).unwrap();
         client.read_to_end(4 << 20, LONG).unwrap()
     });
-    let server = listener.accept().unwrap();
     let mut buffer = [0; 64];
     assert_eq!(server.read_line(&mut buffer, LONG).unwrap(), b"one line");
     server.write_all(&answer, LONG).unwrap();

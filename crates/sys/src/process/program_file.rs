@@ -194,13 +194,12 @@ mod tests {
     fn damaged_files_are_ignored() {
         let mut bytes = std::fs::read("/bin/sh").unwrap();
         bytes.truncate(5000);
-        let path = std::env::temp_dir().join(format!("softswap-damaged-{}", std::process::id()));
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         for at in 0..200 {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0xff;
             std::fs::write(&path, &damaged).unwrap();
             let _ = found(&path);
         }
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -175,9 +175,7 @@ mod tests {
 
     #[test]
     fn written_extents_are_returned_in_order() {
-        let path = std::env::temp_dir().join(format!("softswap-fiemap-{}", std::process::id()));
-        let file = std::fs::File::create(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let file = tempfile::tempfile().unwrap();
         // Every second 64 KiB: more extents than one request returns.
         const STEP: u64 = 128 << 10;
         let written = vec![7; 64 << 10];

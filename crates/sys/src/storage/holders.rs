@@ -240,8 +240,7 @@ mod tests {
 
     #[test]
     fn unused_file_has_no_holder() {
-        let path = std::env::temp_dir().join(format!("softswap-holders-{}", std::process::id()));
-        std::fs::write(&path, b"x").unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         assert_eq!(use_of_path(&path), None);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(use_of_path(&path), None);

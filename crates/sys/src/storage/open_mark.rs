@@ -60,17 +60,19 @@ fn control(fd: BorrowedFd<'_>, command: i32, mark: u64) -> io::Result<libc::floc
 mod tests {
     use super::*;
     use crate::probe::{Ended, in_child};
-    use std::fs::{File, OpenOptions};
+    use crate::waiting::eventually;
+    use std::fs::File;
+    use tempfile::NamedTempFile;
 
-    fn open(path: &std::path::Path) -> File {
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    /// Opens an unlinked file twice.
+    fn opened_twice() -> (File, File) {
+        let file = NamedTempFile::new().unwrap();
+        (file.reopen().unwrap(), file.reopen().unwrap())
     }
 
     #[test]
     fn mark_lasts_until_open_file_closes() {
-        let path = std::env::temp_dir().join(format!("softswap-mark-{}", std::process::id()));
-        let (one, other) = (open(&path), open(&path));
-        std::fs::remove_file(&path).unwrap();
+        let (one, other) = opened_twice();
         assert!(
             put(&one, 7).unwrap() && put(&one, 7).unwrap(),
             "an open file may set its own mark again"
@@ -82,19 +84,13 @@ mod tests {
         assert!(!is_released(&other, 7));
         drop(copy);
         // Children that other tests fork also hold copies for a moment.
-        let is_freed = (0..1000).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            is_released(&other, 7)
-        });
-        assert!(is_freed);
+        eventually("the mark is released", || is_released(&other, 7));
         assert!(put(&other, MAX_MARKS).is_err() && !is_released(&other, MAX_MARKS));
     }
 
     #[test]
     fn forked_child_keeps_parent_marks() {
-        let path = std::env::temp_dir().join(format!("softswap-heir-{}", std::process::id()));
-        let (one, other) = (open(&path), open(&path));
-        std::fs::remove_file(&path).unwrap();
+        let (one, other) = opened_twice();
         assert!(put(&one, 3).unwrap());
         // Closing a duplicate in the child does not release the mark: the open file has other
         // descriptors.

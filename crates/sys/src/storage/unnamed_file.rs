@@ -86,15 +86,12 @@ mod tests {
     #[test]
     fn named_file_is_unlinked_at_once() {
         assert!(matches!(on_disk("/proc".as_ref()), Err(FileError::NoFiles { .. })));
-        let name = format!("softswap-named-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(&directory, flags, Mode::empty()).unwrap();
+        let parent = rustix::fs::open(directory.path(), flags, Mode::empty()).unwrap();
         let fd = open_and_unlink(&parent, OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
-        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         let stat = rustix::fs::fstat(&fd).unwrap();
         assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
-        std::fs::remove_dir(&directory).unwrap();
     }
 }

@@ -1,9 +1,10 @@
 //! `softswap bench swap`: runs with the kernel's sides, and reversal of all changes.
 
-use super::{assert_refused, exclusive_machine, has_zram, wait_until, zram_devices};
+use super::{assert_refused, exclusive_machine, has_zram, zram_devices};
 use crate::common::{self, as_unprivileged, is_root, softswap, std_softswap};
 use crate::{assert_contains, assert_empty, assert_header, json_of};
 use serde_json::Value;
+use softswap_testkit::waiting::eventually;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -97,7 +98,7 @@ fn comparison_with_kernel_swap_restores_the_system() {
     let options = ["--no-programs", "--patterns", "random_read,hot_set"];
     let found = json_of(&mut swap(dir.path(), &options));
     // Wait, because another benchmark may be running.
-    wait_until("the changes were not undone", || Machine::now() == before);
+    eventually("the changes are undone", || Machine::now() == before);
     assert_empty(dir.path());
     assert_swap_figures_are_plausible(&found, &SIDES);
     let notes = found["notes"].to_string();
@@ -250,7 +251,7 @@ fn killed_swap_bench_restores_the_system() {
         command.arg("--swap").arg(dir.path());
         let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut ended = None;
-        wait_until("the benchmark created no control group", || {
+        eventually("the benchmark creates a control group", || {
             ended = bench.try_wait().unwrap();
             ended.is_some() || groups().iter().any(|group| !groups_before.contains(group))
         });
@@ -259,7 +260,7 @@ fn killed_swap_bench_restores_the_system() {
         }
         softswap_sys::child::send(bench.id() as i32, signal).unwrap();
         assert!(bench.wait().unwrap().code().is_none(), "signal {signal}");
-        wait_until("the changes were not undone", || {
+        eventually("the changes are undone", || {
             Machine::now() == before && std::fs::read_dir(dir.path()).unwrap().count() == 0
         });
     }

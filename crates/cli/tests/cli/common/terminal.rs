@@ -1,10 +1,11 @@
 //! Python code of tests that run a program on a terminal of its own.
 
-/// Python function that reads a terminal to its end and types a key after the line `ready`. A terminal drops
-/// output that it has not written when Ctrl-C or Ctrl-Z is typed.
+/// Python function that reads a terminal to its end, types a key after the line `ready`, and calls
+/// `then` after the line `got`. A terminal drops output that it has not written when Ctrl-C or
+/// Ctrl-Z is typed.
 pub(crate) const TYPE_AT_READY: &str = r#"
-def type_at_ready(master, key):
-    said, is_typed = b"", False
+def type_at_ready(master, key, then=lambda: None):
+    said, is_typed, is_called = b"", False, False
     while True:
         try:
             some = os.read(master, 1000)
@@ -16,6 +17,9 @@ def type_at_ready(master, key):
         if b"ready\r\n" in said and not is_typed:
             is_typed = True
             os.write(master, key)
+        if b"got\r\n" in said and not is_called:
+            is_called = True
+            then()
 "#;
 
 /// Begins a shell with job control on its own terminal, which runs a program in the foreground

@@ -132,10 +132,7 @@ impl Turns {
         }
         // Before it exits, the helper removes the run's keys. It renews its lease until then.
         let is_there = |helper| stat_of(helper).is_some_and(|stat| stat.comm.contains("softswap"));
-        while helper.is_some_and(is_there) {
-            assert!(since.elapsed() < Duration::from_secs(300), "the helper has not exited");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("the helper has exited", || !helper.is_some_and(is_there));
     }
 
     /// Runs one program with several faults, and with a final loss if given.

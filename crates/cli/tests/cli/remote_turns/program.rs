@@ -1,14 +1,12 @@
 //! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its
 //! pages continuously, and reports wrong bytes.
 
+use crate::support::control_client::wait_until;
 use crate::support::processes::{HELPER, child_called, send, stat_of};
 use crate::support::steady::Beat;
 use crate::support::{Ended, LIMIT, Report, Running, Swapped, compiled, disk_dir};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Limit against hangs: requests to a cluster and the start of a helper have their own deadlines.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(150);
 const MIB: &str = "32";
 const A_QUARTER: &str = "8M";
 /// Part of the message that refuses a cluster with too much latency.
@@ -37,17 +35,19 @@ impl Program {
         let running = Running::start(&mut command);
         let mut program =
             Program { running, swapped, beat, _sockets: sockets, _directory: directory };
-        let end = Instant::now() + WAIT_TIMEOUT;
-        while program.beat.last_step(0) == 0 {
-            let has_ended = program.running.has_ended();
-            // Other load on the machine may make the cluster slow.
-            if has_ended && program.running.stderr_so_far().contains(TOO_SLOW) {
-                program.running = Running::start(&mut command);
-            } else if has_ended || Instant::now() > end {
-                panic!("the program does not start: {}", program.running.stderr_so_far());
+        wait_until("the program starts", || {
+            if program.beat.last_step(0) != 0 {
+                return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            let has_ended = program.running.has_ended();
+            let stderr = program.running.stderr_so_far();
+            if has_ended {
+                // Other load on the machine may make the cluster slow.
+                assert!(stderr.contains(TOO_SLOW), "the program does not start: {stderr}");
+                program.running = Running::start(&mut command);
+            }
+            Err(stderr)
+        });
         program
     }
 
@@ -63,15 +63,15 @@ impl Program {
     }
 
     fn wait(&mut self, what: &str, is_so: impl Fn(&Program) -> bool) {
-        let end = Instant::now() + WAIT_TIMEOUT;
-        while !is_so(self) {
-            let is_late = Instant::now() > end;
-            if self.running.has_ended() || is_late {
-                let reason = if is_late { "timed out" } else { "the program has exited" };
-                panic!("{what}: {reason}: {}", self.running.stderr_so_far());
+        wait_until(what, || {
+            if is_so(self) {
+                return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            let has_ended = self.running.has_ended();
+            let stderr = self.running.stderr_so_far();
+            assert!(!has_ended, "{what}: the program has exited: {stderr}");
+            Err(stderr)
+        });
     }
 
     pub(crate) fn helper(&self) -> Option<i32> {
@@ -96,14 +96,13 @@ impl Program {
     /// true if the program has stopped.
     pub(crate) fn has_reported(&mut self, parts: &[&str], may_continue: bool) -> bool {
         let now = softswap_sys::raw::now_ns();
-        let end = Instant::now() + WAIT_TIMEOUT;
-        while !self.running.has_ended() {
-            if may_continue && self.beat.is_after(now) {
-                return false;
-            }
-            let stderr = self.running.stderr_so_far();
-            assert!(Instant::now() < end, "the program neither continues nor exits: {stderr}");
-            std::thread::sleep(Duration::from_millis(5));
+        let has_ended = wait_until("the program continues or exits", || {
+            let has_ended = self.running.has_ended();
+            let is_over = has_ended || may_continue && self.beat.is_after(now);
+            is_over.then_some(has_ended).ok_or_else(|| self.running.stderr_so_far())
+        });
+        if !has_ended {
+            return false;
         }
         let stderr = self.running.stderr_so_far();
         assert!(!stderr.contains("FAILED"), "a wrong byte: {stderr}");

@@ -74,8 +74,12 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     let own_tree = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let dir = match std::env::var_os("SOFTSWAP_BIN_DIR") {
         None if own_tree.is_dir() => own_tree.to_path_buf(),
-        _ => std::env::temp_dir(),
+        _ => {
+            let user = rustix::process::geteuid().as_raw();
+            std::env::temp_dir().join(format!("softswap-tests-{user}"))
+        }
     };
+    std::fs::create_dir_all(&dir).expect("a directory for compiled programs");
     let path = dir.join(executable);
     // Renamed into place, because another test executable may be running the old file.
     let fresh = dir.join(format!("{executable}.{}", std::process::id()));
@@ -88,7 +92,9 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     let place: &[&str] = if name.ends_with("_fixed") { &["-fno-pie", "-no-pie"] } else { &[] };
     let compiler = Command::new("gcc")
         .args(place)
-        .args(["-O2", "-pthread", "-o"])
+        .args(["-O2", "-pthread", "-I"])
+        .arg(sources())
+        .arg("-o")
         .args([&fresh, &source])
         .args(["-ldl", "-lrt"])
         .output()
@@ -103,7 +109,8 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
 fn is_newer_than_sources(path: &Path, source_dir: &Path, source: &Path) -> bool {
     let changed = |path: &Path| std::fs::metadata(path).and_then(|it| it.modified()).ok();
     let Some(compiled) = changed(path) else { return false };
-    let files = std::fs::read_dir(source_dir).into_iter().flatten().flatten();
+    let dirs = [source_dir.to_path_buf(), sources()];
+    let files = dirs.iter().flat_map(std::fs::read_dir).flatten().flatten();
     let headers =
         files.map(|file| file.path()).filter(|it| it.extension().is_some_and(|it| it == "h"));
     headers.chain([source.to_path_buf()]).all(|it| changed(&it).is_some_and(|it| it < compiled))
@@ -147,6 +154,10 @@ impl Ended {
             tail(&self.stdout_text()),
             tail(&self.stderr)
         );
+    }
+
+    pub(crate) fn expect_failure(&self, what: &str) {
+        assert!(!self.status.success(), "{what}: success\n--- stderr\n{}", tail(&self.stderr));
     }
 
     /// Asserts success and a last line `ok …`, which test programs print after comparing all data.
@@ -206,26 +217,29 @@ impl Running {
 
     /// Waits until the program has printed `text`.
     pub(crate) fn wait_for_output(&mut self, text: &str) {
-        let end = Instant::now() + LIMIT;
-        while !String::from_utf8_lossy(&self.stdout_so_far()).contains(text) {
-            let is_running = !self.has_ended() && Instant::now() < end;
-            assert!(is_running, "no output {text:?}: {}", self.stderr_so_far());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        self.wait_for(&format!("output {text:?}"), |stdout| stdout.contains(text).then_some(()));
     }
 
     /// Waits for an output line that begins with `word`. Returns the rest of the line.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
-        wait_until(&format!("a line that begins with {word:?}"), || {
+        self.wait_for(&format!("a line that begins with {word:?}"), |stdout| {
+            let (lines, _) = stdout.rsplit_once('\n').unwrap_or_default();
+            let rest = lines.lines().find_map(|line| line.strip_prefix(word));
+            rest.map(|rest| rest.trim().to_string())
+        })
+    }
+
+    /// Waits until `find` returns a part of the output.
+    fn wait_for<T>(&mut self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
+        wait_until(what, || {
             // Checked before the output is read, so that output written just before the exit is
             // seen.
             let has_ended = self.has_ended();
             let stdout = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
-            let (lines, _) = stdout.rsplit_once('\n').unwrap_or_default();
-            let rest = lines.lines().find_map(|line| line.strip_prefix(word));
             let instead = || format!("{}: {stdout}\n{}", self.name, self.stderr_so_far());
-            assert!(rest.is_some() || !has_ended, "ended without {word:?}: {}", instead());
-            rest.map(|rest| rest.trim().to_string()).ok_or_else(instead)
+            let found = find(&stdout);
+            assert!(found.is_some() || !has_ended, "ended before {what}: {}", instead());
+            found.ok_or_else(instead)
         })
     }
 

@@ -229,7 +229,7 @@ impl TestCluster {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap().keep();
         let directory_remover = Command::new("sh")
-            .args(["-c", "read -r _; sleep 1; rm -rf \"$0\""])
+            .args(["-c", "read -r _; until rm -rf \"$0\"; do sleep 0.1; done"])
             .arg(&directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

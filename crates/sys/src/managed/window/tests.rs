@@ -7,14 +7,15 @@ use crate::probe::{Ended, in_child};
 use crate::raw;
 use crate::window::{READ_WRITE, Touch, Window, Writes};
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGES: usize = 4096;
 const BATCH: usize = 32;
+const ROUNDS: usize = 100;
 
-/// Makes the kernel compact memory until `end`. Returns false if the user is not root.
-fn compact_until(end: Instant) -> bool {
-    while Instant::now() < end {
+/// Makes the kernel compact memory until `is_done`. Returns false if the user is not root.
+fn compact_until(is_done: &AtomicBool) -> bool {
+    while !is_done.load(Ordering::Relaxed) {
         if std::fs::write("/proc/sys/vm/compact_memory", "1").is_err() {
             return false;
         }
@@ -63,13 +64,14 @@ fn reported_moves_are_complete_under_compaction() {
     let (mut from, mut to) = (0, 2 * PAGES as u64);
     assert_eq!(window.install(from, &content, Writes::Allowed).pages, PAGES);
     fragment(&window, 4 * PAGES as u64, &content);
-    let end = Instant::now() + Duration::from_secs(3);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let compaction = scope.spawn(|| compact_until(end));
-        while !compaction.is_finished() {
+        let compaction = scope.spawn(|| compact_until(&is_done));
+        for _ in 0..ROUNDS {
             move_all(&window, from, to);
             (from, to) = (to, from);
         }
+        is_done.store(true, Ordering::Relaxed);
         if !compaction.join().unwrap() {
             eprintln!("skipped: memory can be compacted by root only");
         }
