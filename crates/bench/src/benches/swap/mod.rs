@@ -4,11 +4,11 @@
 //! A memory cgroup limits each run. softswap's cgroup may not use kernel swap, so the kernel
 //! enforces the limit. The cgroups of the other sides may use the only active swap area.
 
+pub(crate) mod programs;
 pub(super) mod plan;
 pub(super) mod limits;
 pub(super) mod task;
 pub(super) mod testbed;
-pub(crate) mod programs;
 mod runs;
 mod rounds;
 pub(super) mod ablation;
