@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Timeout of every wait. It only detects hangs, and is not an expectation of speed.
-pub const HANG_TIMEOUT: Duration = Duration::from_secs(120);
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(300);
 
 const INTERVAL: Duration = Duration::from_millis(5);
 
