@@ -1,7 +1,7 @@
-//! `softswap bench extents` and `softswap analyze extents`.
+//! `softswap analyze extents`.
 
 use crate::common::{assert_refused, softswap};
-use crate::{assert_contains, json_of, names};
+use crate::{assert_contains, json_of};
 use serde_json::Value;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,40 +9,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const PIECE: u64 = 64 << 10;
-
-fn assert_lookups_are_plausible(rows: &Value) {
-    assert!(!rows.as_array().unwrap().is_empty());
-    for row in rows.as_array().unwrap() {
-        for key in ["random_ns", "sequential_ns"] {
-            assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
-        }
-    }
-}
-
-pub(crate) fn assert_bench(found: &Value) {
-    let variants = ["list", "rbtree", "softswap"];
-    assert_eq!(names(&found["tasks"], "variant"), variants.repeat(3));
-    for row in found["tasks"].as_array().unwrap() {
-        for key in ["swapout_kbps", "swapin_kbps"] {
-            assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
-        }
-    }
-    let lookups = found["lookups"].as_array().unwrap();
-    assert_eq!(lookups.len(), 4 * 3);
-    assert_lookups_are_plausible(&found["lookups"]);
-    assert_eq!(lookups[0]["extents"], 2);
-    let mut ratios =
-        vec!["lookup_rbtree_vs_softswap_84656".to_string(), "lookup_list_vs_softswap_2000".into()];
-    for tasks in [1, 4, 8] {
-        for rival in ["list", "rbtree"] {
-            ratios.push(format!("swapout_softswap_vs_{rival}_{tasks}"));
-            ratios.push(format!("swapin_softswap_vs_{rival}_{tasks}"));
-        }
-    }
-    for name in ratios {
-        assert!(found["ratios"][&name].as_f64().is_some_and(|ratio| ratio > 0.0), "{name}");
-    }
-}
 
 fn analyze(path: &Path) -> assert_cmd::Command {
     let mut command = softswap();

@@ -2,7 +2,7 @@
 //! ratios under `ratios`, named after numerator and denominator.
 
 use crate::common::softswap;
-use crate::{assert_empty, assert_header, command, extents, json_of, pages};
+use crate::{assert_empty, assert_header, command, json_of, pages};
 use serde_json::Value;
 
 /// Checks of the figures of one benchmark.
@@ -10,14 +10,13 @@ type Check = fn(&Value);
 
 /// Arguments of a small run of each benchmark, and checks of its figures. A directory is appended
 /// after `--swap`.
-const SMALL: [(&str, Check); 15] = [
+const SMALL: [(&str, Check); 14] = [
     (
         "ablation --mechanisms standby --patterns hot_set --working-set 64M --seconds 0.02 \
          --programs hash_join --program-size 64M --rounds 1 --swap",
         |_| (),
     ),
     ("bounce --rounds 2 --ms 5 --swap", command::assert_bounce),
-    ("extents --tasks 1,4,8 --seconds 0.001 --rounds 1 --swap", extents::assert_bench),
     ("faults --pages 64 --swap", |_| ()),
     ("faults --faults protection --pages 64 --swap", |_| ()),
     ("fits --rounds 1 --programs churn,starts --blocks 1000 --starts 2", |_| ()),

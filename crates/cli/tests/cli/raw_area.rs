@@ -79,6 +79,21 @@ fn programs_swap_to_the_blocks_of_20_000_extents() {
     }
 }
 
+#[test]
+fn bench_compares_a_file_with_its_blocks() {
+    let Some(image) = Image::sized("ext4", 512 * MIB, 300 * MIB) else { return };
+    let area = image.make_area();
+    let mut bench = softswap();
+    bench.args(["bench", "extents", "--threads", "2", "--rounds", "1", "--json", "-", "--area"]);
+    let found = json_of(bench.arg(&area));
+    let extents = &found["areas"][0]["extents"];
+    for key in [format!("fill_raw_{extents}_t2_vs_file"), format!("scan_raw_{extents}_t2_vs_file")]
+    {
+        assert!(found["ratios"][&key].as_f64() > Some(0.0), "{key}: {found}");
+    }
+    image.expect_clean();
+}
+
 /// Runs programs with `memory_mib` that swap to a fragmented area.
 fn expect_programs_to_swap(image: Image, memory_mib: u64) {
     let (image, area, before) = image.fragmented();
