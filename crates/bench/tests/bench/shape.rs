@@ -106,7 +106,8 @@ fn every_benchmark_is_covered() {
     let (_, commands) = help.split_once("Commands:\n").unwrap();
     let (commands, _) = commands.split_once("\n\n").unwrap();
     let mut names: Vec<_> = commands.lines().filter_map(|l| l.split_whitespace().next()).collect();
-    names.retain(|name| *name != "help");
+    // `extents` needs a file system of its own: the tests of raw areas run it.
+    names.retain(|name| !["help", "extents"].contains(name));
     let mut known = SMALL.map(|(small, _)| name_of(small)).to_vec();
     known.dedup();
     assert_eq!(names, known);
