@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Waits until a condition holds, at most about 120 s. The limit only detects hangs. */
+/* Waits until a condition holds, at most about 300 s. The limit only detects hangs. */
 #define WAIT_UNTIL(condition) \
-    for (int looks_ = 0; looks_ < 120000 && !(condition); looks_++) usleep(1000)
+    for (int looks_ = 0; looks_ < 300000 && !(condition); looks_++) usleep(1000)
 
 /* Returns true if no thread of a process runs, except the calling one. */
 __attribute__((unused))

@@ -67,8 +67,11 @@ fn thrashing_once(
     now: Done,
 ) -> Option<Changes> {
     let seen = changes_over_window(samples.as_mut()?, at, now)?;
-    let is_thrashing = waited_percent(&seen) > THRASHES_PERCENT;
-    is_thrashing.then(|| *samples = None).map(|()| seen)
+    if waited_percent(&seen) <= THRASHES_PERCENT {
+        return None;
+    }
+    *samples = None;
+    Some(seen)
 }
 
 /// Adds a sample. Returns the changes over the window that ends with it; `None` until the samples

@@ -135,9 +135,9 @@ fn group_signal_of_program_is_delivered_once() {
     }
 }
 
-/// Returns shell code that waits while a test holds, at most about 120 s.
+/// Returns shell code that waits while a test holds, at most about 300 s.
 fn wait_while(test: &str) -> String {
-    format!("t=0; while [ {test} ] && [ $t -lt 12000 ]; do sleep 0.01; t=$((t+1)); done")
+    format!("t=0; while [ {test} ] && [ $t -lt 30000 ]; do sleep 0.01; t=$((t+1)); done")
 }
 
 /// Returns a shell script that prints `ready`, waits for a signal, prints `got`, and exits with the
