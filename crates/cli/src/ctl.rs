@@ -5,7 +5,7 @@ use crate::memory_limits;
 use crate::output::print;
 use crate::populate;
 use crate::refusal::{FAILED, Refusal};
-use crate::run::auto_memory::too_large;
+use crate::run::auto_memory::note_on_excess;
 use crate::tree_report::{Parking, TreeReport};
 use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
@@ -183,7 +183,7 @@ fn note_if_too_large(pid: u32, process: &Process, text: &str) -> Option<String> 
     let mut available = memory_limits::available_to(process.pid);
     available.bytes = (available.bytes + resident).min(available.capacity_bytes);
     let remedy = |mib| format!("`softswap ctl {pid} set memory {mib}M`");
-    too_large(&format!("memory {text}"), budget_bytes, &available, remedy)
+    note_on_excess(&format!("memory {text}"), budget_bytes, &available, remedy)
 }
 
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {

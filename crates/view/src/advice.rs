@@ -275,7 +275,7 @@ fn unused(report: &Report) -> Option<Advice> {
 }
 
 fn outside_budget(report: &Report) -> Option<Advice> {
-    let outside_bytes = report.beside.as_ref()?.undroppable_bytes();
+    let outside_bytes = report.outside_budget.as_ref()?.undroppable_bytes();
     (outside_bytes > report.budget_bytes / 10).then_some(())?;
     let outside = bytes(outside_bytes);
     advice(

@@ -411,7 +411,7 @@ fn settings(report: &Report) -> String {
         let of_first = of_first(report);
         rows.extend(uses.into_iter().map(|(name, value)| vec![format!("{name}{of_first}"), value]));
     }
-    if let Some(outside) = &report.beside {
+    if let Some(outside) = &report.outside_budget {
         rows.push(vec!["outside the budget".into(), bytes(outside.total_bytes)]);
     }
     if let Some(machine) = &report.machine {

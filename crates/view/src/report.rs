@@ -70,8 +70,8 @@ pub struct Report {
     pub disk_peak_bytes: u64,
     pub swap_file_bytes: u64,
     /// Memory of the process outside the budget; `null` if it exited before the first sample.
-    #[serde(rename = "outside_budget", alias = "beside")]
-    pub beside: Option<OutsideBudget>,
+    #[serde(alias = "beside")]
+    pub outside_budget: Option<OutsideBudget>,
     /// SIGBUS and SIGSYS delivered to the program.
     pub signals_passed_on: u64,
     pub pages_out: u64,

@@ -216,9 +216,9 @@ fn processes(report: &Report) -> Option<String> {
 fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let name = visible(report.name());
     let is_managed = report.engine_started || report.slept;
-    let beside = report.beside.filter(|_| is_managed).unwrap_or_default();
+    let outside = report.outside_budget.filter(|_| is_managed).unwrap_or_default();
     let unmanaged = report.unmanaged.clone().unwrap_or_default();
-    if beside.left_by_exec {
+    if outside.left_by_exec {
         let program = match &unmanaged.largest[..] {
             [program] => format!("{}, a program", visible(&program.name)),
             _ => "a program".into(),
@@ -233,12 +233,12 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
          follows the program's data, or mapped by system calls of its own, as Go does)"
     );
     let mut parts =
-        vec![(beside.anonymous_bytes, private), (beside.shared_bytes, "shared memory".into())];
+        vec![(outside.anonymous_bytes, private), (outside.shared_bytes, "shared memory".into())];
     let shown = unmanaged.largest.iter().take(PARTS);
     parts.extend(shown.map(|it| {
         (it.anonymous_peak_bytes, format!("{} (pid {}, no budget)", visible(&it.name), it.pid))
     }));
-    let total = beside.undroppable_bytes() + unmanaged.anonymous_peak_bytes;
+    let total = outside.undroppable_bytes() + unmanaged.anonymous_peak_bytes;
     let is_notable = total > report.budget_bytes / NOTABLE_PART;
     let is_shown = is_notable || (is_all_wanted && unmanaged.processes > 0);
     if !is_shown {
@@ -298,10 +298,14 @@ fn details(report: &Report) -> Vec<(&'static str, String)> {
         }
         lines.push(("tree", table));
     }
-    if let Some(beside) = &report.beside {
-        let [all, private, shared, files] =
-            [beside.total_bytes, beside.anonymous_bytes, beside.shared_bytes, beside.file_bytes]
-                .map(bytes);
+    if let Some(outside) = &report.outside_budget {
+        let [all, private, shared, files] = [
+            outside.total_bytes,
+            outside.anonymous_bytes,
+            outside.shared_bytes,
+            outside.file_bytes,
+        ]
+        .map(bytes);
         let most = if report.outcome.kind == "running" { "" } else { "at most " };
         lines.push((
             "outside",

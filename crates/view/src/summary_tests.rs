@@ -80,9 +80,10 @@ fn summary_does_not_repeat_failed_start() {
 
 #[test]
 fn killed_program_is_not_said_to_have_fitted() {
-    let beside = Some(OutsideBudget { anonymous_bytes: 60 * MIB, ..OutsideBudget::default() });
+    let outside_budget =
+        Some(OutsideBudget { anonymous_bytes: 60 * MIB, ..OutsideBudget::default() });
     let slept = slept(killed(9, "SIGKILL"));
-    for report in [Report { beside, ..slept.clone() }, slept] {
+    for report in [Report { outside_budget, ..slept.clone() }, slept] {
         let line = first_line(&report);
         assert!(line.contains("was killed by SIGKILL") && !line.contains("fitted"), "{line}");
     }
@@ -90,7 +91,7 @@ fn killed_program_is_not_said_to_have_fitted() {
 
 #[test]
 fn program_without_library_is_named_after_exec() {
-    let beside = Some(OutsideBudget { left_by_exec: true, ..OutsideBudget::default() });
+    let outside_budget = Some(OutsideBudget { left_by_exec: true, ..OutsideBudget::default() });
     let program = UnmanagedProcess { name: "still".into(), ..UnmanagedProcess::default() };
     let largest = vec![program.clone()];
     let one = Unmanaged { processes: 1, largest, ..Unmanaged::default() };
@@ -99,7 +100,7 @@ fn program_without_library_is_named_after_exec() {
         (one, "prog called exec with still, a program without libsoftswap.so"),
         (two, "prog called exec with a program without libsoftswap.so"),
     ] {
-        let report = Report { beside, unmanaged: Some(unmanaged), ..run(exited(0), 0) };
+        let report = Report { outside_budget, unmanaged: Some(unmanaged), ..run(exited(0), 0) };
         assert!(text(&report, false).contains(part), "{}", text(&report, false));
     }
 }
@@ -159,16 +160,17 @@ fn a_program_that_slept_prints_nothing_unless_it_was_killed_or_partly_unmanaged(
     assert_eq!(text(&slept(exited(1)), false), "");
     assert!(text(&slept(exited(0)), true).contains("nothing to do"));
     assert!(text(&slept(killed(15, "SIGTERM")), false).contains("SIGTERM"));
-    let beside = Some(OutsideBudget { anonymous_bytes: 60 * MIB, ..OutsideBudget::default() });
-    let unmanaged = text(&Report { beside, ..slept(exited(0)) }, false);
+    let outside_budget =
+        Some(OutsideBudget { anonymous_bytes: 60 * MIB, ..OutsideBudget::default() });
+    let unmanaged = text(&Report { outside_budget, ..slept(exited(0)) }, false);
     assert!(unmanaged.contains("  UNMANAGED  at most 60.0 MiB outside"), "{unmanaged}");
     // The kernel drops clean pages of files.
-    let beside = Some(OutsideBudget {
+    let outside_budget = Some(OutsideBudget {
         total_bytes: 60 * MIB,
         file_bytes: 60 * MIB,
         ..OutsideBudget::default()
     });
-    assert_eq!(text(&Report { beside, ..slept(exited(0)) }, false), "");
+    assert_eq!(text(&Report { outside_budget, ..slept(exited(0)) }, false), "");
 }
 
 #[test]
@@ -181,8 +183,8 @@ fn memory_outside_the_budget_is_one_line_with_its_largest_parts() {
     };
     let largest = vec![process(8, "block", 64), process(9, "small", 1)];
     let unmanaged = Some(Unmanaged { processes: 2, anonymous_peak_bytes: 65 * MIB, largest });
-    let beside = Some(OutsideBudget { shared_bytes: 30 * MIB, ..OutsideBudget::default() });
-    let text = text(&Report { beside, unmanaged, ..run(exited(0), 0) }, false);
+    let outside_budget = Some(OutsideBudget { shared_bytes: 30 * MIB, ..OutsideBudget::default() });
+    let text = text(&Report { outside_budget, unmanaged, ..run(exited(0), 0) }, false);
     let line = text.lines().find(|line| line.contains("UNMANAGED")).unwrap();
     assert_eq!(
         line,
@@ -202,7 +204,7 @@ fn details_add_every_counter() {
         compression_ratio: Some(4.0),
         bytes_written: 3 << 30,
         faults: [("disk".to_string(), tier)].into(),
-        beside: Some(OutsideBudget::default()),
+        outside_budget: Some(OutsideBudget::default()),
         pool: Pool {
             copies: Copies { unchanged_pages: 5, ..Copies::default() },
             ..Pool::default()

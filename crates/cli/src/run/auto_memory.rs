@@ -142,7 +142,7 @@ pub(super) fn advised_bytes(available_bytes: u64, outside_bytes: u64) -> u64 {
 
 /// Returns a note if the available memory does not allow a budget and some memory outside it.
 /// `shown` is the budget as requested; `remedy` says how to set a size in MiB.
-pub(crate) fn too_large(
+pub(crate) fn note_on_excess(
     shown: &str,
     bytes: u64,
     available: &Available,

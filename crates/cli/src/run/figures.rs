@@ -32,7 +32,7 @@ pub(crate) fn gather(
     wall: Duration,
     budget_bytes: u64,
     stats: &Stats,
-    beside: Option<OutsideBudget>,
+    outside_budget: Option<OutsideBudget>,
 ) -> Report {
     use Counter as C;
     let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
@@ -63,7 +63,7 @@ pub(crate) fn gather(
         disk_bytes: get(C::DiskBytes),
         disk_peak_bytes: get(C::DiskPeakBytes),
         swap_file_bytes: get(C::SwapFileBytes),
-        beside,
+        outside_budget,
         signals_passed_on: get(C::SignalsPassedOn),
         pages_out: get(C::PagesOut),
         pages_same_filled: get(C::PagesSameFilled),

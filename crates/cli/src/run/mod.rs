@@ -133,7 +133,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         wall,
         config.memory_bytes,
         &stats,
-        finished.beside,
+        finished.outside_budget,
     );
     if let Some(peaks) = tree {
         figures.budget_bytes = peaks.tree.budget_bytes;
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     figures.history = samples.end(&stats, figures.tree.as_ref());
     figures.settings = report::settings(&config);
     figures.machine = Some(report::machine());
-    let outside_bytes = figures.beside.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
+    let outside_bytes = figures.outside_budget.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
     figures.largest_budget_bytes = Some(oom_kills.fitting_bytes(outside_bytes) >> 20 << 20);
     if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
         eprintln!("softswap: {why}");

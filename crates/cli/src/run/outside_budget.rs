@@ -23,7 +23,7 @@ const MAX_THREADS: usize = 256;
 
 /// Returns the current values of a process; `None` if it has exited, or may not be inspected.
 pub(crate) fn outside_budget(pid: u32, stats: &Stats) -> Option<OutsideBudget> {
-    sample(pid, stats, true).map(|(beside, _)| beside)
+    sample(pid, stats, true).map(|(outside, _)| outside)
 }
 
 /// Takes a sample: memory outside the budget, and the peak resident memory of the process.
@@ -35,14 +35,14 @@ fn sample(pid: u32, stats: &Stats, is_managed: bool) -> Option<(OutsideBudget, u
     let anonymous_bytes = now.anonymous_bytes.saturating_sub(used_bytes);
     let (shared_bytes, file_bytes) = (now.shared_bytes, now.file_bytes);
     let total_bytes = anonymous_bytes + shared_bytes + file_bytes;
-    let beside = OutsideBudget {
+    let outside = OutsideBudget {
         total_bytes,
         anonymous_bytes,
         shared_bytes,
         file_bytes,
         ..OutsideBudget::default()
     };
-    Some((beside, now.peak_bytes))
+    Some((outside, now.peak_bytes))
 }
 
 /// Samples a process while it runs.

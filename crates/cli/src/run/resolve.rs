@@ -3,7 +3,7 @@
 
 use super::advertised;
 use super::areas;
-use super::auto_memory::{Bounds, fitting_bytes, too_large};
+use super::auto_memory::{Bounds, fitting_bytes, note_on_excess};
 use super::options::{CommandLineOptions, RunArgs, options};
 use super::sourced::{Sourced, without_password};
 use super::unknown_variables::{unknown_variables, variable_of};
@@ -345,7 +345,7 @@ fn resolve_memory(
 /// Returns a note if the budget does not fit the memory that is available now.
 fn note_if_too_large(shown: &str, bytes: u64) -> Option<String> {
     let remedy = |mib| format!("--memory auto, or --memory {mib}M");
-    too_large(shown, bytes, &memory_limits::available(), remedy)
+    note_on_excess(shown, bytes, &memory_limits::available(), remedy)
 }
 
 #[cfg(test)]

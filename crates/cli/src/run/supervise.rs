@@ -58,7 +58,7 @@ const FORWARDED: [i32; 14] = [
 /// Results of a program that has ended.
 pub(super) struct Finished {
     pub(super) ending: Ending,
-    pub(super) beside: Option<OutsideBudget>,
+    pub(super) outside_budget: Option<OutsideBudget>,
     pub(super) threads_peak: Option<u32>,
     pub(super) unmanaged: Option<Unmanaged>,
     /// Needed to end `run` by the signal that killed the program.
@@ -161,8 +161,8 @@ pub(super) fn run(
         .or_own("cannot wait for the program")?;
     progress.end();
     let unmanaged = search.map(Search::end);
-    let (beside, threads_peak) = (watch.peak(), watch.threads_peak());
-    Ok(Finished { ending, beside, threads_peak, unmanaged, signals: queue })
+    let (outside_budget, threads_peak) = (watch.peak(), watch.threads_peak());
+    Ok(Finished { ending, outside_budget, threads_peak, unmanaged, signals: queue })
 }
 
 fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {

@@ -12,8 +12,8 @@ fn unmanaged(report: &crate::support::Report, key: &str) -> u64 {
 #[test]
 fn unmanaged_memory_is_reported() {
     let arguments = ["--only", "mapped", "--mib", "64"];
-    let report = Swapped::within("32M").option("-v").run(compiled("beside"), &arguments);
-    report.ended.expect_success("beside");
+    let report = Swapped::within("32M").option("-v").run(compiled("unmanaged_memory"), &arguments);
+    report.ended.expect_success("unmanaged_memory");
     assert!(unmanaged(&report, "anonymous_bytes") >= 60 * MIB, "{}", report.figures);
     assert!(unmanaged(&report, "total_bytes") >= 60 * MIB, "{}", report.figures);
     let parts = ["  outside    at most ", "outside the budget", "UNMANAGED", "as Go does"];
@@ -49,7 +49,7 @@ fn private_memory_is_managed_for_every_kind_of_commit() {
 fn stat_shows_memory_of_running_program() {
     let swapped = Swapped::within("32M");
     let arguments = ["--only", "mapped", "--mib", "64", "--seconds", "1000"];
-    let mut command = swapped.command(compiled("beside"), &arguments);
+    let mut command = swapped.command(compiled("unmanaged_memory"), &arguments);
     let mut program = Running::start(command.env("SOFTSWAP_AWAKE", "1"));
     program.wait_for_line("ready");
     let number = program.id().to_string();
@@ -84,7 +84,7 @@ fn exec_of_static_program_is_reported_unmanaged() {
 #[test]
 fn blocked_fatal_signal_is_explained_when_quiet() {
     let arguments = ["--only", "blocked", "--pressure", "40"];
-    let report = Swapped::within("16M").option("-q").run(compiled("beside"), &arguments);
+    let report = Swapped::within("16M").option("-q").run(compiled("unmanaged_memory"), &arguments);
     assert_eq!(report.killed_by(), Some(libc::SIGBUS), "{}", report.ended.stderr);
     let lines: Vec<&str> = report.ended.stderr.lines().collect();
     assert!(matches!(lines[..], [line] if line.contains("SIGBUS killed it")), "{lines:?}");

@@ -2,8 +2,8 @@
  * signals that the runtime cannot intercept. The program makes every system call with its own
  * instruction.
  *
- *   beside --only mapped [--mib N] [--seconds N]   N MiB of private memory
- *   beside --only blocked --pressure MIB           touches swapped-out pages with SIGBUS blocked */
+ *   unmanaged_memory --only mapped [--mib N] [--seconds N]   N MiB of private memory
+ *   unmanaged_memory --only blocked --pressure MIB           touches swapped-out pages with SIGBUS blocked */
 #include "check.h"
 
 #include <sys/syscall.h>
