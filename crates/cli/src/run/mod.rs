@@ -24,6 +24,7 @@ mod progress;
 mod thrashing;
 mod log;
 pub(crate) mod unmanaged;
+mod checks;
 mod supervise;
 pub(crate) mod figures;
 mod killed;
@@ -32,17 +33,20 @@ mod report;
 pub(crate) use options::RunArgs;
 
 use crate::refusal::{OrRefuse, Refusal};
+use crate::tree_peaks::TreePeaks;
 use crate::{control_client, library};
-use softswap_engine::api::settings::{ENV_PREFIX, place};
+use checks::{Found, Supervised};
+use softswap_engine::api::settings::{Config, ENV_PREFIX, place};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
-use softswap_view::report::OutsideBudget;
+use softswap_view::report::{OutsideBudget, Report};
 use softswap_view::{summary, units};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
-use supervise::Ending;
+use std::time::{Duration, Instant};
+use supervise::{Ending, Finished};
 use tree_areas::{TreeAreas, start_helpers};
 
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
@@ -77,12 +81,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
-    // A nested run uses the outer run's addresses, because it inherits the outer seccomp filter.
-    // The addresses are read from /proc: the runtime has removed the variable from `environ`.
-    let this = control_client::Process::read(std::process::id());
-    let variable =
-        |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
-    config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
+    config.place = Some(addresses());
     let mut tree = match settled.is_per_process {
         false => Some(tree::Tree::make(
             config.memory_bytes,
@@ -97,59 +96,34 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut areas = TreeAreas::make(settled.common.named, helpers, &mut config, &stats)?;
     let mut command = Command::new(&program);
     command.arg0(&args.program[0]).args(&args.program[1..]);
-    library::remove_variables(&mut command);
-    // The program does not need the password; the helpers have already received it.
-    command.env_remove(softswap_remote::secret::VARIABLE);
-    if sanitizer.is_some() {
-        library::remove_preload(&mut command);
-    } else {
-        // The resolved configuration: the runtime parses no text written by the user.
-        command.envs(
-            config.to_env().into_iter().map(|(name, value)| (format!("{ENV_PREFIX}{name}"), value)),
-        );
-        command.env("LD_PRELOAD", library::preloading(&library));
-    }
+    set_environment(&mut command, sanitizer.is_none().then_some((&config, &library)));
 
     let oom_kills = killed::OomKills::read();
     let started = Instant::now();
     let mut space = release::Space::of(&config.areas);
-    let finished = supervise::run(
-        command,
-        (stats_fd.as_fd(), stats),
-        (&mut space, tree.as_mut(), &mut areas, &mut samples),
-        (config.quiet, progress::Wanted::of(settled.progress, config.quiet), log.as_mut()),
-        config.manage_children && sanitizer.is_none(),
-        oom_kills.fitting_bytes(0),
-    )?;
+    let supervised = Supervised {
+        stats,
+        stats_fd: stats_fd.as_fd(),
+        space: &mut space,
+        tree: tree.as_mut(),
+        areas: &mut areas,
+        samples: &mut samples,
+        log: log.as_mut(),
+        progress: progress::Wanted::of(settled.progress, config.quiet),
+        is_quiet: config.quiet,
+        is_all_managed: config.manage_children && sanitizer.is_none(),
+        largest_budget_bytes: oom_kills.fitting_bytes(0),
+    };
+    let Finished { ending, found, signals } = supervise::run(command, supervised)?;
     let wall = started.elapsed();
-    let tree = tree.map(tree::Tree::end);
+    let peaks = tree.map(tree::Tree::end);
     control_client::sweep();
     space.wait_until_free(&stats);
     areas.release();
-    let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
-    let mut figures = figures::gather(
-        program.collect(),
-        figures::outcome_of(finished.ending),
-        wall,
-        config.memory_bytes,
-        &stats,
-        finished.outside_budget,
-    );
-    if let Some(peaks) = tree {
-        figures.budget_bytes = peaks.tree.budget_bytes;
-        figures.budget_peak_bytes = peaks.tree.budget_peak_bytes;
-        // The tree itself is only reported if it had other processes than the program.
-        figures.tree = (!peaks.is_of_one()).then_some(peaks.tree);
-    }
-    figures.cpu_s = control_client::cpu_s_of_children();
-    figures.threads_peak = finished.threads_peak;
-    figures.advertised_bytes = Some(config.advertised_bytes);
+    let mut figures = closing_figures(args, &config, &stats, ending, wall, found, peaks);
     figures.usable_bytes = Some(settled.usable_bytes);
-    figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
     figures.history = samples.end(&stats, figures.tree.as_ref());
-    figures.settings = report::settings(&config);
-    figures.machine = Some(report::machine());
     let outside_bytes = figures.outside_budget.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
     figures.largest_budget_bytes = Some(oom_kills.fitting_bytes(outside_bytes) >> 20 << 20);
     if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
@@ -161,8 +135,66 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
     reports.into_iter().for_each(|file| report::write(file, &figures));
-    match finished.ending {
+    match ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
-        Ending::Killed(signal) => finished.signals.die_by(signal),
+        Ending::Killed(signal) => signals.die_by(signal),
     }
+}
+
+/// Returns the addresses of the engine's memory. A nested run uses the outer run's, because it
+/// inherits the outer seccomp filter. They are read from /proc, because the runtime has removed the
+/// variable from `environ`.
+fn addresses() -> Bases {
+    let this = control_client::Process::read(std::process::id());
+    let variable =
+        |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
+    place(&variable).unwrap_or_else(Bases::choose)
+}
+
+/// Sets the program's environment. `managed` has the resolved configuration, so that the runtime
+/// parses no text written by the user, and the library; `None` if the program runs without them.
+fn set_environment(command: &mut Command, managed: Option<(&Config, &Path)>) {
+    library::remove_variables(command);
+    // The program does not need the password; the helpers have already received it.
+    command.env_remove(softswap_remote::secret::VARIABLE);
+    let Some((config, library)) = managed else {
+        library::remove_preload(command);
+        return;
+    };
+    let variables = config.to_env().into_iter();
+    command.envs(variables.map(|(name, value)| (format!("{ENV_PREFIX}{name}"), value)));
+    command.env("LD_PRELOAD", library::preloading(library));
+}
+
+/// Returns the figures for the summary and the report.
+fn closing_figures(
+    args: &RunArgs,
+    config: &Config,
+    stats: &Stats,
+    ending: Ending,
+    wall: Duration,
+    found: Found,
+    peaks: Option<TreePeaks>,
+) -> Report {
+    let mut figures = figures::gather(
+        args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        figures::outcome_of(ending),
+        wall,
+        config.memory_bytes,
+        stats,
+        found.outside_budget,
+    );
+    if let Some(peaks) = peaks {
+        figures.budget_bytes = peaks.tree.budget_bytes;
+        figures.budget_peak_bytes = peaks.tree.budget_peak_bytes;
+        // The tree itself is only reported if it had other processes than the program.
+        figures.tree = (!peaks.is_of_one()).then_some(peaks.tree);
+    }
+    figures.cpu_s = control_client::cpu_s_of_children();
+    figures.threads_peak = found.threads_peak;
+    figures.unmanaged = found.unmanaged.filter(|it| it.processes > 0);
+    figures.advertised_bytes = Some(config.advertised_bytes);
+    figures.settings = report::settings(config);
+    figures.machine = Some(report::machine());
+    figures
 }

@@ -6,24 +6,13 @@
 //! the group look alike. Signals from the program or its descendants are taken for signals to the
 //! group (`kill 0`), so that a program's own signal is not returned to it.
 
-use super::history::Samples;
-use super::log::Log;
-use super::outside_budget::{FIRST_SAMPLE_DELAY, Watch};
-use super::progress::{Progress, Wanted};
-use super::release::Space;
-use super::tables::Tables;
-use super::thrashing::Thrashing;
-use super::tree::{Budget, Tree};
-use super::tree_areas::TreeAreas;
-use super::unmanaged::{self, Search};
+use super::checks::{Checks, Found, Supervised};
+use super::outside_budget::FIRST_SAMPLE_DELAY;
+use super::tree::Budget;
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, OrRefuse, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
-use serde_json::json;
-use softswap_engine::base::stats::Stats;
 use softswap_sys::child::{self, SignalQueue};
-use softswap_view::report::{OutsideBudget, Unmanaged};
-use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -58,111 +47,38 @@ const FORWARDED: [i32; 14] = [
 /// Results of a program that has ended.
 pub(super) struct Finished {
     pub(super) ending: Ending,
-    pub(super) outside_budget: Option<OutsideBudget>,
-    pub(super) threads_peak: Option<u32>,
-    pub(super) unmanaged: Option<Unmanaged>,
+    pub(super) found: Found,
     /// Needed to end `run` by the signal that killed the program.
     pub(super) signals: SignalQueue,
 }
 
-/// Starts the program and supervises it until it ends. Regularly samples the program, the swap
-/// areas and the free space for the swap file. Reports thrashing unless `is_quiet`; shows progress
-/// as `wanted`, and writes the log. Notes advise no more than `largest_budget_bytes`.
-pub(super) fn run(
-    mut command: Command,
-    (stats_fd, stats): (BorrowedFd<'_>, Stats),
-    (space, mut tree, areas, samples): (
-        &mut Space,
-        Option<&mut Tree>,
-        &mut TreeAreas,
-        &mut Samples,
-    ),
-    (is_quiet, wanted, mut log): (bool, Wanted, Option<&mut Log>),
-    is_all_managed: bool,
-    largest_budget_bytes: u64,
-) -> Result<Finished, Refusal> {
+/// Starts the program, and supervises it until it ends.
+pub(super) fn run(mut command: Command, mut run: Supervised<'_>) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = FORWARDED.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals).or_own("cannot block signals")?;
-    let ledger_fd = tree.as_ref().map(|tree| tree.fd());
+    let ledger_fd = run.tree.as_ref().map(|tree| tree.fd());
     let kept: Vec<BorrowedFd<'_>> =
-        [stats_fd].into_iter().chain(ledger_fd).chain(areas.descriptors()).collect();
+        [run.stats_fd].into_iter().chain(ledger_fd).chain(run.areas.descriptors()).collect();
     queue.prepare(&mut command, &kept);
     let name = command.get_program().to_os_string();
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
-    tree.iter_mut().for_each(|tree| tree.serve(child.id()));
+    if let Some(tree) = &mut run.tree {
+        tree.serve(child.id());
+    }
     // Threads inherit the blocked signals, so they are started after the signals are blocked.
-    areas.watch(is_quiet)?;
-    log.iter_mut().for_each(|log| log.start(child.id()));
+    run.areas.watch(run.is_quiet)?;
+    if let Some(log) = &mut run.log {
+        log.start(child.id());
+    }
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the kernel returned no PID"))?;
-    let mut watch = Watch::new(child.id(), stats);
-    let mut search = is_all_managed.then(|| Search::new(child.id()));
-    let mut is_told = is_quiet;
-    let is_noted = !is_quiet || log.is_some();
-    let mut thrashing = Thrashing::new(child.id(), stats, largest_budget_bytes, is_noted);
-    let mut tables = Tables::new(stats, largest_budget_bytes);
-    let mut progress = Progress::new(child.id(), stats, wanted);
-    let budget = tree.as_ref().map(|tree| tree.budget());
-    let mut poll = |is_stopping: bool| {
-        if is_stopping {
-            progress.end();
-            return Duration::ZERO;
-        }
-        watch.poll();
-        let budget_bytes = tree.as_ref().map(|tree| tree.limit_bytes());
-        if let Some(advice) = thrashing.poll(budget_bytes) {
-            // Errors are ignored, as for the notes at the start: the reader may have closed the
-            // pipe.
-            if !is_quiet {
-                progress.end();
-                let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
-            }
-            log.iter_mut().for_each(|log| log.write("thrashing", json!({ "advice": advice })));
-        }
-        let report = tree.as_ref().map(|tree| tree.report());
-        let sizes = report.iter().flat_map(|report| &report.processes).map(|process| process.sizes);
-        if let Some(note) = tables.poll(budget_bytes, sizes).filter(|_| !is_quiet) {
-            progress.end();
-            let _ = writeln!(std::io::stderr(), "softswap: note: {note}");
-        }
-        if let Some(search) = &mut search {
-            let members = tree.as_ref().map_or_else(Vec::new, |tree| tree.member_pids());
-            let new = search.poll(&members);
-            tree.iter().for_each(|tree| tree.set_unmanaged(search.now()));
-            for process in &new {
-                if !std::mem::replace(&mut is_told, true) {
-                    progress.end();
-                    let _ =
-                        writeln!(std::io::stderr(), "softswap: note: {}", unmanaged::note(process));
-                }
-                let event = json!({ "process": process });
-                log.iter_mut().for_each(|log| log.write("unmanaged", event.clone()));
-            }
-        }
-        space.poll(&stats);
-        tree.iter_mut().for_each(|tree| tree.poll());
-        for news in areas.poll() {
-            if !is_quiet {
-                progress.end();
-                let _ = writeln!(std::io::stderr(), "softswap: note: {news}");
-            }
-            log.iter_mut().for_each(|log| log.write("area", json!({ "news": news })));
-        }
-        let tree_report = || tree.as_ref().map(|tree| tree.report());
-        progress.poll(tree_report);
-        let is_parked = budget.as_ref().is_some_and(|budget| budget.is_stopped());
-        log.iter_mut().for_each(|log| log.poll_parked(is_parked));
-        log.iter_mut().for_each(|log| log.poll(&stats, budget_bytes, tree_report));
-        samples.poll(&stats, tree_report);
-        tree.iter().map(|tree| tree.max_interval()).fold(watch.pause(), Duration::min)
-    };
-    let ending = forward_until_exit(pid, &queue, budget.as_ref(), &mut poll)
+    let budget = run.tree.as_ref().map(|tree| tree.budget());
+    let mut checks = Checks::new(child.id(), run);
+    let ending = forward_until_exit(pid, &queue, budget.as_ref(), &mut checks)
         .or_own("cannot wait for the program")?;
-    progress.end();
-    let unmanaged = search.map(Search::end);
-    let (outside_budget, threads_peak) = (watch.peak(), watch.threads_peak());
-    Ok(Finished { ending, outside_budget, threads_peak, unmanaged, signals: queue })
+    let found = checks.end();
+    Ok(Finished { ending, found, signals: queue })
 }
 
 fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
@@ -201,14 +117,13 @@ fn step_aside() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Forwards signals until the program ends. Calls `poll` regularly; `poll` returns the time until
-/// its next call. The argument is true before this process stops together with the program. While
-/// the tree evicts its memory, its processes are continued, and this process does not stop.
+/// Forwards signals and makes the regular checks until the program ends. While the tree evicts its
+/// memory, its processes are continued, and this process does not stop.
 fn forward_until_exit(
     pid: Pid,
     queue: &SignalQueue,
     budget: Option<&Budget>,
-    poll: &mut dyn FnMut(bool) -> Duration,
+    checks: &mut Checks<'_>,
 ) -> std::io::Result<Ending> {
     let mut next_check = Instant::now() + FIRST_SAMPLE_DELAY;
     let mut stops = Stops::default();
@@ -219,7 +134,7 @@ fn forward_until_exit(
         let most = if is_evicting { EVICTING_INTERVAL } else { Duration::MAX };
         queue.wait(next_check.saturating_duration_since(Instant::now()).min(most))?;
         if Instant::now() >= next_check {
-            next_check = Instant::now() + poll(false);
+            next_check = Instant::now() + checks.poll();
         }
         while let Some(received) = queue.next()? {
             let program = pid.as_raw_nonzero().get();
@@ -244,7 +159,7 @@ fn forward_until_exit(
             && (!parks || budget.is_some_and(Budget::is_stopped))
         {
             stops = Stops::default();
-            poll(true);
+            checks.end_progress();
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
         }
     }
