@@ -268,68 +268,102 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
         return true;
     }
     let group = shared.group(extent);
-    let places: Vec<u16> = group.places().collect();
-    let all = 0..EXTENT_BYTES;
-    let requests: Vec<Request> =
-        places.iter().map(|slot| read_request(shared, *slot, extent, all.clone())).collect();
-    let answers = shared.router.once(requests, until).await;
-    let copies: Vec<Option<Vec<u8>>> = answers.into_iter().map(bytes_of).collect();
-    let wanted = &copies[..group.slots.len()];
-    if wanted.iter().any(Option::is_none) {
+    let copies = Copies::read(shared, extent, &group.places().collect::<Vec<_>>(), until).await;
+    if copies.bytes[..group.slots.len()].iter().any(Option::is_none) || copies.may_lack(live) {
         return false;
     }
-    let all_answered = copies.iter().all(Option::is_some);
-    let generations: Vec<Vec<u64>> = copies
-        .iter()
-        .map(|copy| {
-            let of = |place| generation(shared, extent * PAGES + place, place, copy.as_deref());
-            (0..PAGES).map(of).collect()
-        })
+    let copies_of_slots = group.slots.iter().enumerate();
+    let (skipped, outdated): (Vec<_>, Vec<_>) = copies_of_slots
+        .filter(|(copy, _)| !copies.is_newest(*copy))
+        .partition(|(_, slot)| shared.router.is_unwritable(**slot));
+    let writes = outdated
+        .into_iter()
+        .flat_map(|(copy, slot)| copies.updates(shared, extent, copy, *slot))
         .collect();
-    // The newest version of each page, and the copy that has it.
-    let newest: Vec<(u64, usize)> = (0..PAGES as usize)
-        .map(|place| {
-            let found = generations.iter().map(|copy| copy[place]).zip(0..);
-            found.max_by_key(|(generation, _)| *generation).unwrap_or_default()
-        })
-        .collect();
-    // The last copy of a written page that was not found may be on a server that did not answer.
-    let is_lost = |(place, found): (usize, &(u64, usize))| found.0 == 0 && live & 1 << place != 0;
-    if !all_answered && newest.iter().enumerate().any(is_lost) {
-        return false;
-    }
-    let mut writes = Vec::new();
-    let mut is_skipped = false;
-    for ((slot, own), copy) in group.slots.iter().zip(&generations).zip(wanted) {
-        let is_whole = copy.as_ref().is_some_and(|copy| copy.len() >= EXTENT_BYTES);
-        let is_newest = newest.iter().zip(own).all(|((newest, _), own)| own >= newest);
-        if is_whole && is_newest {
-            continue;
-        }
-        if shared.router.is_unwritable(*slot) {
-            is_skipped = true;
-            continue;
-        }
-        if !is_whole {
-            writes.push(full_length_request(shared, *slot, extent));
-        }
-        let from: Vec<(usize, Option<usize>)> = newest
+    write_all(shared, writes).await && skipped.is_empty()
+}
+
+/// Copies of an extent.
+struct Copies {
+    /// By place; `None` if the server did not answer.
+    bytes: Vec<Option<Vec<u8>>>,
+    /// The generation of each page, by place; 0 if the copy lacks the page.
+    generations: Vec<Vec<u64>>,
+    /// The newest generation of each page, and the copy that has it.
+    newest: Vec<(u64, usize)>,
+}
+
+impl Copies {
+    async fn read(shared: &Shared, extent: u64, places: &[u16], until: Instant) -> Copies {
+        let requests = places
             .iter()
-            .zip(own)
+            .map(|slot| read_request(shared, *slot, extent, 0..EXTENT_BYTES))
+            .collect();
+        let answers = shared.router.once(requests, until).await;
+        let bytes: Vec<Option<Vec<u8>>> = answers.into_iter().map(bytes_of).collect();
+        let generations: Vec<Vec<u64>> = bytes
+            .iter()
+            .map(|copy| {
+                let of = |place| generation(shared, extent * PAGES + place, place, copy.as_deref());
+                (0..PAGES).map(of).collect()
+            })
+            .collect();
+        let newest = (0..PAGES as usize)
+            .map(|page| {
+                let found = generations.iter().map(|copy| copy[page]).zip(0..);
+                found.max_by_key(|(generation, _)| *generation).unwrap_or_default()
+            })
+            .collect();
+        Copies { bytes, generations, newest }
+    }
+
+    /// Returns true if the only copy of a page may be on a server that did not answer. `live` has a
+    /// bit for each written page.
+    fn may_lack(&self, live: u32) -> bool {
+        let is_missing =
+            |(page, newest): (usize, &(u64, usize))| newest.0 == 0 && live & 1 << page != 0;
+        self.bytes.iter().any(Option::is_none) && self.newest.iter().enumerate().any(is_missing)
+    }
+
+    fn is_whole(&self, copy: usize) -> bool {
+        self.bytes[copy].as_ref().is_some_and(|bytes| bytes.len() >= EXTENT_BYTES)
+    }
+
+    /// Returns true if a copy has its full length and the newest version of each page.
+    fn is_newest(&self, copy: usize) -> bool {
+        let own = &self.generations[copy];
+        self.is_whole(copy) && self.newest.iter().zip(own).all(|((newest, _), own)| own >= newest)
+    }
+
+    /// Returns the writes that give a copy its full length and the newest versions.
+    fn updates(&self, shared: &Shared, extent: u64, copy: usize, slot: u16) -> Vec<Request> {
+        let mut writes = Vec::new();
+        if !self.is_whole(copy) {
+            writes.push(full_length_request(shared, slot, extent));
+        }
+        let sources: Vec<(usize, Option<usize>)> = self
+            .newest
+            .iter()
+            .zip(&self.generations[copy])
             .map(|((newest, from), own)| (own < newest).then_some(*from))
             .enumerate()
             .collect();
-        for run in from.chunk_by(|one, next| one.1 == next.1) {
+        for run in sources.chunk_by(|one, next| one.1 == next.1) {
             let (first, Some(from)) = run[0] else { continue };
             let bytes = first * SEALED_BYTES..(first + run.len()) * SEALED_BYTES;
-            let sealed = copies[from].as_deref().and_then(|copy| copy.get(bytes));
+            let sealed = self.bytes[from].as_deref().and_then(|copy| copy.get(bytes));
             let Some(sealed) = sealed else { continue };
             // The request above set the full length. If the server has lost the extent since, the
             // answer shows another length.
-            let put = Put { slot: *slot, extent, first, exists: true };
+            let put = Put { slot, extent, first, exists: true };
             writes.push(write_request(shared, &put, sealed));
         }
+        writes
     }
+}
+
+/// Makes writes, and records their results. Returns true if all succeeded.
+async fn write_all(shared: &Shared, writes: Vec<Request>) -> bool {
     let slots: Vec<u16> = writes.iter().map(|write| write.slot).collect();
     let is_done = |(slot, answer): (u16, crate::router::Answer)| {
         let Ok(values) = answer else { return false };
@@ -345,7 +379,7 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
     // A new deadline, because a server that timed out has used up the first.
     let until = Instant::now() + EACH_WITHIN;
     let answers = shared.router.once(writes, until).await;
-    slots.into_iter().zip(answers).all(is_done) && !is_skipped
+    slots.into_iter().zip(answers).all(is_done)
 }
 
 fn bytes_of(answer: crate::router::Answer) -> Option<Vec<u8>> {
