@@ -37,7 +37,8 @@ typedef struct softswap_pool softswap_pool;
 /* Zero the structure, then set size. Zero selects the default, also in later versions' fields. */
 struct softswap_options {
     size_t size;           /* sizeof(struct softswap_options) */
-    uint64_t memory_bytes; /* limit on DRAM, at least 8 MiB; 0 selects 1 GiB */
+    uint64_t memory_bytes; /* limit on DRAM, at least 8 MiB; 0 selects 1 GiB, or half of
+                              the available memory if that is less */
     const char *swap;      /* "DIRECTORY" on a disk, "DIRECTORY:SIZE", or a swap file or device,
                               separated by line breaks. NULL selects "/var/tmp". Read during the
                               call only. */

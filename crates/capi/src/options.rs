@@ -12,7 +12,8 @@ use std::ffi::{CStr, c_char};
 pub struct softswap_options {
     /// `sizeof(struct softswap_options)`.
     pub size: usize,
-    /// Limit on DRAM in bytes, at least 8 MiB; 0 selects 1 GiB.
+    /// Limit on DRAM in bytes, at least 8 MiB; 0 selects 1 GiB, or half of the available memory if
+    /// that is less.
     pub memory_bytes: u64,
     /// Swap areas: "DIRECTORY", "DIRECTORY:SIZE", or a swap file or device, separated by line
     /// breaks. NULL selects "/var/tmp". Read during the call only.

@@ -1,7 +1,6 @@
 //! `softswap ctl`: the settings of a running program.
 
 use crate::control_client::{self, Process};
-use crate::memory_limits;
 use crate::output::print;
 use crate::populate;
 use crate::refusal::{FAILED, Refusal};
@@ -11,6 +10,7 @@ use clap::{Args, Subcommand};
 use softswap_engine::api::control_protocol::{Request, pairs};
 use softswap_engine::api::live_settings::LIVE_SETTINGS;
 use softswap_engine::api::settings::ENV_PREFIX;
+use softswap_sys::memory_limits;
 use softswap_view::units::{parse_size, visible};
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! Parsers of untrusted text and files, for the fuzz targets, and option values for completions.
 
+use crate::control_client;
 use crate::run::{areas, program, resolve};
-use crate::{control_client, memory_limits};
 use softswap_engine::api::settings::{AreaSpec, PoolLimit};
+use softswap_sys::memory_limits;
 use softswap_view::units::{self, Amount};
 use std::path::PathBuf;
 

@@ -15,17 +15,20 @@ pub(crate) struct Pool {
 
 #[pymethods]
 impl Pool {
-    /// If `guard_calls` is `None`, calls are guarded unless the kernel lacks the required features.
+    /// `memory` of `None` selects the library's default. If `guard_calls` is `None`, calls are guarded unless the kernel lacks the required features.
     #[new]
     fn new(
         py: Python<'_>,
-        memory: &str,
+        memory: Option<&str>,
         swap: Vec<String>,
         encrypt: bool,
         guard_calls: Option<bool>,
     ) -> PyResult<Pool> {
         py.detach(|| {
-            let mut builder = softswap::Pool::builder().memory(memory)?.encrypt(encrypt);
+            let mut builder = softswap::Pool::builder().encrypt(encrypt);
+            if let Some(memory) = memory {
+                builder = builder.memory(memory)?;
+            }
             for area in &swap {
                 builder = builder.swap(area)?;
             }

@@ -4,8 +4,9 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::running::Running;
 use crate::size::bytes_of;
-use softswap_engine::api::settings::{AreaSpec, Config};
+use softswap_engine::api::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_sys::memory::dram_bytes;
+use softswap_sys::memory_limits;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,6 +30,11 @@ pub struct Builder {
     is_guarded: bool,
 }
 
+/// Returns the budget of a pool without one. The other half is for the rest of the program.
+fn default_memory_bytes(available_bytes: u64) -> u64 {
+    (available_bytes / 2).clamp(MIN_MEMORY_BYTES, 1 << 30)
+}
+
 impl Pool {
     /// Returns a builder with the default settings.
     ///
@@ -37,7 +43,8 @@ impl Pool {
     /// # drop(builder);
     /// ```
     pub fn builder() -> Builder {
-        let config = Config { areas: Vec::new(), ..Config::default() };
+        let memory_bytes = default_memory_bytes(memory_limits::available().bytes);
+        let config = Config { memory_bytes, areas: Vec::new(), ..Config::default() };
         Builder { config, is_guarded: false }
     }
 }
@@ -45,7 +52,8 @@ impl Pool {
 impl Builder {
     /// Sets the DRAM limit, which covers all DRAM that the pool uses. Units are `B`,
     /// `K`, `M` and `G` (by 1024). At least 8M; more than the machine's DRAM counts as its DRAM.
-    /// Default: 1G.
+    /// Default: 1G, or half of the memory that the machine and its control groups make available if
+    /// that is less.
     ///
     /// ```
     /// assert!(softswap::Pool::builder().memory("1.5 lots").is_err());
@@ -162,5 +170,16 @@ impl Builder {
             self.config.areas.push(AreaSpec::new("/var/tmp"));
         }
         Ok(Pool::of(Arc::new(Running::start(&self.config, self.is_guarded)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_budget_is_half_of_the_available_memory_at_most() {
+        let mib = [0, 100, 256, 2048, 100_000].map(|mib| default_memory_bytes(mib << 20) >> 20);
+        assert_eq!(mib, [8, 50, 128, 1024, 1024]);
     }
 }

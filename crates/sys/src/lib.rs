@@ -48,7 +48,7 @@ pub(crate) use managed::self_memory;
 pub use managed::{aslr, attach_count, committed, faults, proc_maps, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{
-    child, code, control_socket, inline_calls, linked, load, own_threads, pinners,
+    child, code, control_socket, inline_calls, linked, load, memory_limits, own_threads, pinners,
     process_identity, process_image, program_file, threads,
 };
 pub use storage::{

@@ -3,7 +3,8 @@
 use clap::{Args, ValueEnum};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir::{self, SwapDir};
-use softswap_cli::{memory_limits, units};
+use softswap_cli::units;
+use softswap_sys::memory_limits;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -3,10 +3,10 @@
 use super::check::Check;
 use super::seccomp_profile::Runtime;
 use crate::control_client::Process;
-use crate::memory_limits;
 use crate::run::auto_memory::fitting_bytes;
 use rustix::process::{Resource, getrlimit};
 use softswap_engine::codec::seal::Sealer;
+use softswap_sys::memory_limits;
 use softswap_view::units;
 use std::fs;
 use std::path::Path;

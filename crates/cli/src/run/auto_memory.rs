@@ -6,9 +6,9 @@
 //! less if a memory control group allows less. The budget also shrinks while
 //! pressure (PSI) shows that processes wait for memory.
 
-use crate::memory_limits::{self, Available, GroupVersion};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_sys::memory::dram_bytes;
+use softswap_sys::memory_limits::{self, Available, GroupVersion};
 use softswap_view::units::{self, parse_size};
 use std::fs;
 use std::path::Path;

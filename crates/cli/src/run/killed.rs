@@ -2,8 +2,8 @@
 //! that the kernel killed for lack of memory during a run, and a budget that avoids this.
 
 use super::auto_memory::advised_bytes;
-use crate::memory_limits::{self, GroupVersion, Hierarchy};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
+use softswap_sys::memory_limits::{self, GroupVersion, Hierarchy};
 use softswap_view::report::Report;
 use softswap_view::units::{bytes, visible};
 use std::fs;

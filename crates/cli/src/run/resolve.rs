@@ -7,10 +7,10 @@ use super::auto_memory::{Bounds, fitting_bytes, note_on_excess};
 use super::options::{CommandLineOptions, RunArgs, options};
 use super::sourced::{Sourced, without_password};
 use super::unknown_variables::{unknown_variables, variable_of};
-use crate::memory_limits;
 use crate::refusal::{Refusal, plain};
 use softswap_engine::api::settings::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_sys::memory::dram_bytes;
+use softswap_sys::memory_limits;
 use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::path::{Path, PathBuf};
 

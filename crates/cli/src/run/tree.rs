@@ -4,7 +4,6 @@
 use super::auto_memory::{self, Bounds, Inputs};
 use super::parking::Parking;
 use crate::control_client::{self, anonymous_bytes, own_uid};
-use crate::memory_limits::{self, Available};
 use crate::refusal::{OrRefuse, Refusal};
 use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{self, TreeReport};
@@ -12,6 +11,7 @@ use softswap_engine::api::control_protocol::{Request, converse};
 use softswap_engine::api::settings::{MIN_MEMORY_BYTES, Turns};
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
+use softswap_sys::memory_limits::{self, Available};
 use softswap_sys::process_identity::Liveness;
 use softswap_sys::raw::{now_ns, thread_cpu_ns};
 use softswap_view::report::{Process, UnmanagedProcess};

@@ -11,7 +11,7 @@ class SwapError(OSError, ValueError): ...
 class Pool:
     def __init__(
         self,
-        memory: str | SupportsIndex = "1G",
+        memory: str | SupportsIndex | None = None,
         swap: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = "/var/tmp",
         *,
         encrypt: bool = True,

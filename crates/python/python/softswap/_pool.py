@@ -72,9 +72,10 @@ def _part(array):
 class Pool:
     """A budget of DRAM with swap space on disk.
 
-    `memory` is the budget ("2G", or bytes). `swap` is a directory for pages beyond it, optionally
-    with a size limit ("/var/tmp:50G"), or a list of those. Arrays of a pool are ordinary arrays.
-    They stay valid after `close`.
+    `memory` is the budget ("2G", or bytes). Default: 1 GiB, or half of the available memory if that
+    is less. `swap` is a directory for pages beyond it, optionally with a size limit
+    ("/var/tmp:50G"), or a list of those. Arrays of a pool are ordinary arrays. They stay valid
+    after `close`.
 
     System calls may use such arrays (`a.tofile(f)`, `f.readinto(a)`), except calls with several
     buffers at once (`os.readv`, `socket.sendmsg`): use `pinned` for these. For system calls the
@@ -88,9 +89,10 @@ class Pool:
     the program before the first pool.
     """
 
-    def __init__(self, memory="1G", swap="/var/tmp", *, encrypt=True, guard_calls=None):
+    def __init__(self, memory=None, swap="/var/tmp", *, encrypt=True, guard_calls=None):
         try:
-            self._pool = _softswap.Pool(_size(memory), _areas(swap), encrypt, guard_calls)
+            budget = None if memory is None else _size(memory)
+            self._pool = _softswap.Pool(budget, _areas(swap), encrypt, guard_calls)
         except OSError as error:
             if error.errno not in SWAP_ERRORS:
                 raise

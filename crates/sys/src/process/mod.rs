@@ -1,6 +1,7 @@
 //! This process, other processes, and the machine that they run on.
 
 pub mod load;
+pub mod memory_limits;
 pub mod threads;
 pub mod process_identity;
 pub mod own_threads;

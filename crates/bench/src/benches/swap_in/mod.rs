@@ -16,11 +16,12 @@ use clap::Args;
 use softswap_cli::library::own_executable;
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
-use softswap_cli::{library, memory_limits, units};
+use softswap_cli::{library, units};
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::base::stats::{Counter, Stats, Tier};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::memory_limits;
 
 /// Practically no time limit: a run ends after its touches.
 const MAX_SECONDS: f64 = 1e6;

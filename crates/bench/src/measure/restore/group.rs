@@ -3,8 +3,8 @@
 //! In version 2 a cgroup has memory limits only if its parent enables the controller for its
 //! children. Except for the root, a parent with processes cannot do that.
 
-use softswap_cli::memory_limits::{GroupVersion, Hierarchy};
 use softswap_cli::refusal::{OrRefuse, plain};
+use softswap_sys::memory_limits::{GroupVersion, Hierarchy};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

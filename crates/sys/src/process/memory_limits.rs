@@ -1,7 +1,7 @@
 //! Memory available to this process: on the machine, within the limits of every memory control
 //! group (v1 or v2) that contains it.
 
-use softswap_sys::memory::dram_bytes;
+use crate::memory::dram_bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
