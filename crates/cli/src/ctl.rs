@@ -169,7 +169,7 @@ fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
 
 /// Returns a note if a new budget does not fit the memory that is available to the program.
 /// `process` has answered the request.
-fn note_if_too_large(pid: u32, process: &Process, text: &str) -> Option<String> {
+pub(crate) fn note_if_too_large(pid: u32, process: &Process, text: &str) -> Option<String> {
     let budget_bytes = parse_size(text).ok()?;
     let members = match process.is_softswap() {
         true => {

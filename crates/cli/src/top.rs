@@ -1,6 +1,7 @@
 //! `softswap top`: shows all programs under softswap on the terminal.
 
 use crate::control_client::{self, own_uid};
+use crate::ctl::note_if_too_large;
 use crate::discover::TreeCollector;
 use crate::refusal::{FAILED, OrRefuse, Refusal};
 use clap::Args;
@@ -61,10 +62,14 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
 }
 
 fn set(pid: u32, key: &str, value: &str) -> Result<String, String> {
-    let (_, body) = control_client::query(pid, &Request::Set(key, value))
+    let (process, body) = control_client::query(pid, &Request::Set(key, value))
         .map_err(|refusal| refusal.to_string())?;
-    let said = pairs(&body).map(|(key, value)| format!("{key} = {}", visible(value)));
-    Ok(said.collect::<Vec<_>>().join(", "))
+    let changed = pairs(&body).map(|(key, value)| format!("{key} = {}", visible(value)));
+    let note = match key {
+        "memory" => note_if_too_large(pid, &process, value),
+        _ => None,
+    };
+    Ok(changed.chain(note).collect::<Vec<_>>().join(", "))
 }
 
 /// Returns the PID of the `softswap run` above a process, or `pid` if that is a `softswap run`.

@@ -172,6 +172,10 @@ fn top_shows_resizes_and_sorts() {
     terminal.press(&["n"]);
     terminal.wait(&["memory was not changed"]);
     assert_eq!(stdout_of(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
+    terminal.press(&["m"]);
+    terminal.fill_in("99999G");
+    terminal.press(&["y"]);
+    terminal.wait(&["memory 99999G is "]);
     terminal.tmux(&["resize-window", "-x", "30", "-y", "8"]);
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
     terminal.wait(&["softswap top: 1 tree", "STALL%"]);
