@@ -24,6 +24,14 @@ struct Identity {
     file: (u64, u64),
 }
 
+impl Identity {
+    /// Returns true while exec loads the program: the kernel sets the file first. If neither can be
+    /// read, the process is another user's.
+    fn is_incomplete(&self) -> bool {
+        self.stack == 0 && self.file != (0, 0)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Managed,
@@ -151,7 +159,8 @@ fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, 
     };
     let after = identify(pid)?;
     // If exec has replaced the program meanwhile, the verdict may be about either of the two.
-    Some((after, if after == identity { verdict } else { Verdict::Without(0) }))
+    let is_certain = after == identity && !identity.is_incomplete();
+    Some((after, if is_certain { verdict } else { Verdict::Without(0) }))
 }
 
 /// Returns true once the loader has mapped the libraries: preloaded ones are mapped before the C
