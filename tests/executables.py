@@ -63,6 +63,7 @@ ONE_USER = {
     "cli::faults": 0,
     "cli::loading": NOBODY,
     "cli::programs": NOBODY,
+    "cli::python_module": 0,
     "cli::raw_area": 0,
     "cli::remote": 0,
     "cli::reports": NOBODY,

@@ -57,6 +57,10 @@ install_packages() {
     fi
 }
 
+has_numpy() {
+    python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null
+}
+
 install_what_is_missing() {
     local missing=()
     # The C library's headers are in libc6-dev, which gcc only recommends.
@@ -79,6 +83,8 @@ install_what_is_missing() {
     ! is_root || command -v gdb >/dev/null || missing+=(gdb)
     ! is_root || command -v zsh >/dev/null || missing+=(zsh)
     ! is_root || command -v fish >/dev/null || missing+=(fish)
+    # The tests of the Python module use the first Python that has NumPy.
+    ! is_root || has_numpy || missing+=(python3-numpy)
     # Header for the C library's test with an allocator of the program's own.
     ! is_root || [ -e /usr/include/jemalloc/jemalloc.h ] || missing+=(libjemalloc-dev)
     [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"

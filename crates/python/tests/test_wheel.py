@@ -86,6 +86,10 @@ class APool(unittest.TestCase):
         self.assertLessEqual(stats["used_peak_bytes"], 16 * MIB)
         self.assertGreater(stats["pages_out"], 0)
 
+    def test_default_budget_is_at_most_1_gib(self):
+        budget = softswap.Pool(swap=tempfile.gettempdir()).stats()["budget_bytes"]
+        self.assertTrue(8 * MIB <= budget <= 1024 * MIB, budget)
+
     def test_orders_types_and_empty_arrays(self):
         f = self.pool.empty((3, 5), "c16", order="F")
         self.assertTrue(f.flags.f_contiguous and f.shape == (3, 5) and f.dtype == "c16")

@@ -22,6 +22,7 @@ mod parking;
 mod pools;
 mod program;
 mod programs;
+mod python_module;
 mod raw_area;
 mod recipes;
 mod record;
