@@ -8,6 +8,7 @@
 #include <linux/fs.h>
 #include <linux/keyctl.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <net/if.h>
 #include <net/route.h>
 #include <netinet/in.h>
@@ -93,6 +94,35 @@ CASE(a_socket_filter)
     evict();
     RESULT(getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, got, &len));
     say("%u, alike %d", len, !memcmp(got, code, COUNT * sizeof *code));
+}
+
+/* The structure contains the address of a buffer that the kernel fills. */
+CASE(a_socket_option_with_a_buffer)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof at;
+    int listener = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    int from = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(bind(listener, (struct sockaddr *)&at, len));
+    MUST(listen(listener, 1));
+    MUST(getsockname(listener, (struct sockaddr *)&at, &len));
+    MUST(connect(from, (struct sockaddr *)&at, len));
+    int to = MUST(accept(listener, NULL, NULL));
+    char *buffer = memory(LEN, 1), sent[1000];
+    memset(sent, 7, sizeof sent);
+    for (int raw = 0; raw < 2; raw++) {
+        MUST(send(from, sent, sizeof sent, 0));
+        MUST(recv(to, sent, sizeof sent, MSG_PEEK | MSG_WAITALL));
+        struct tcp_zerocopy_receive wish = {
+            .copybuf_address = (unsigned long)buffer, .copybuf_len = LEN};
+        len = sizeof wish;
+        evict();
+        if (raw)
+            RESULT(syscall(SYS_getsockopt, to, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &wish, &len));
+        else
+            RESULT(getsockopt(to, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &wish, &len));
+        say("%d bytes, alike %d", wish.copybuf_len, !memcmp(buffer, sent, sizeof sent));
+    }
 }
 
 CASE(a_set_of_many_descriptors)

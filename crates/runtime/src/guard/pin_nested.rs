@@ -236,6 +236,21 @@ pub unsafe extern "C" fn setsockopt(
     interposed(libc::SYS_setsockopt, arguments, value as usize, original) as i32
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: i32,
+    level: i32,
+    option: i32,
+    value: *mut libc::c_void,
+    len: *mut libc::socklen_t,
+) -> i32 {
+    real!(getsockopt: fn(i32, i32, i32, *mut libc::c_void, *mut libc::socklen_t) -> i32);
+    let arguments = [fd as usize, level as usize, option as usize, value as usize, len as usize, 0];
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
+    let original = || unsafe { getsockopt()(fd, level, option, value, len) as isize };
+    interposed(libc::SYS_getsockopt, arguments, value as usize, original) as i32
+}
+
 /// # Safety
 /// The rules of `ptrace(2)` apply. Arguments that a request does not have are registers with
 /// arbitrary values.

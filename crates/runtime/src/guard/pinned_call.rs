@@ -37,6 +37,7 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
     Some(match number {
         libc::SYS_ioctl => |arguments| issue_pinned(libc::SYS_ioctl, arguments),
         libc::SYS_setsockopt => |arguments| issue_pinned(libc::SYS_setsockopt, arguments),
+        libc::SYS_getsockopt => |arguments| issue_pinned(libc::SYS_getsockopt, arguments),
         libc::SYS_ptrace => |arguments| issue_pinned(libc::SYS_ptrace, arguments),
         libc::SYS_bpf => |arguments| issue_pinned(libc::SYS_bpf, arguments),
         libc::SYS_kexec_load => |arguments| issue_pinned(libc::SYS_kexec_load, arguments),
