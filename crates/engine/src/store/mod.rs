@@ -15,6 +15,6 @@ pub mod swap;
 pub(crate) mod swap {
     //! The modules of the swap area that have lock-free state.
     pub(crate) mod cluster;
-    pub(crate) mod extent;
+    pub(crate) mod extent_map;
     pub(crate) mod slot_allocator;
 }

@@ -17,7 +17,7 @@ use softswap_engine::policy::mechanism::Without;
 use softswap_engine::store::io::{IoErrorKind, Operation};
 use softswap_engine::store::pool::Pool;
 use softswap_engine::store::swap::area::AreaFull;
-use softswap_engine::store::swap::extent::ExtentMap;
+use softswap_engine::store::swap::extent_map::ExtentMap;
 use softswap_engine::store::swap::named::Warning;
 use softswap_engine::store::swap::raw::RawRefusal;
 use softswap_engine::store::swap::slot_allocator::SlotAllocator;

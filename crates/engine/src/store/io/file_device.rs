@@ -231,8 +231,8 @@ impl FileDevice {
     }
 
     /// Makes one transfer on the lane. If the ring itself fails, the lane drops the ring and
-    /// repeats the transfer with a system call. The same bytes have the same place, so a repetition
-    /// is harmless.
+    /// repeats the transfer with a system call. That transfers the same bytes at the same offset, so
+    /// it is harmless.
     fn step(
         &self,
         lane: &mut Lane,

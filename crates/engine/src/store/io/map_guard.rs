@@ -1,10 +1,10 @@
 //! Guard of a swap file whose blocks are written through the device: before a write, the file's
 //! block map must be the verified one.
 //!
-//! At most twice a second, the thread that writes next reads the map again. So no write starts more
-//! than a second after the last map that was found unchanged, even if the process or the machine
-//! was stopped in between. After a change nothing more is written: the blocks may belong to another
-//! file. Reads continue, because a page that is not the stored one does not match its seal.
+//! Each write first checks the age of the last reading that found the map unchanged. From 0.5 s on
+//! one writer reads the map again, and from 1 s on all writers wait for that. After a change nothing
+//! more is written: the blocks may belong to another file. Reads continue, because a page that is
+//! not the stored one does not match its seal.
 
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::block_map::Fingerprint;

@@ -137,7 +137,7 @@ impl Pool {
         handle
     }
 
-    /// Returns true if the pool accepts pages. Once it was full, it does not accept any until its
+    /// Returns true if the pool accepts pages. After the pool was full, it accepts none until its
     /// used bytes fall below 90 % of the limit.
     pub fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {

@@ -57,7 +57,7 @@ pub struct Header {
 pub enum HeaderError {
     #[error("it has no swap header")]
     NoSignature,
-    #[error("its swap header is of the old version 0, which ended with Linux 2.5")]
+    #[error("its swap header has version 0, which Linux dropped in 2.5")]
     OldVersion,
     #[error("its swap header is of version {version}, but only version {VERSION} is supported")]
     UnknownVersion { version: u32 },

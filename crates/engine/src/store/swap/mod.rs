@@ -8,7 +8,7 @@
 //! through a [`softswap_shared::cluster_table`]. `open_areas` opens all configured areas.
 
 pub(crate) mod cluster;
-pub mod extent;
+pub mod extent_map;
 pub mod slot_allocator;
 pub(crate) mod discard;
 pub mod header;

@@ -145,8 +145,8 @@ pub enum Warning {
     )]
     CopyOnWrite { path: PathBuf },
     #[error(
-        "its first sector is a boot sector or a partition table; if it has partitions, they are \
-         overwritten"
+        "its first sector is a boot sector or a partition table; softswap will overwrite any \
+         partitions on it"
     )]
     BootSector,
 }

@@ -1,7 +1,7 @@
 //! Swap files as `swapon` uses them: pages are written to the file's blocks on the device, and not
 //! through the file system.
 //!
-//! A wrong block would overwrite another file. Therefore four steps precede the first use:
+//! A wrong block would overwrite another file. Therefore three steps precede the first use:
 //!
 //! 1. [`claim`] claims the file, reads the block map and checks file system, extents and device.
 //! 2. The mark of [`RawMark`] keeps defragmenters away.

@@ -2,7 +2,7 @@
 
 use crate::store::io::IoError;
 use crate::store::swap::cluster::CLUSTER_BYTES;
-use crate::store::swap::extent::AppendError;
+use crate::store::swap::extent_map::AppendError;
 use bytesize::ByteSize;
 use softswap_sys::file::errno;
 use std::io;

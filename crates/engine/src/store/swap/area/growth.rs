@@ -7,7 +7,7 @@
 use super::errors::AreaFull;
 use super::{Area, AreaConfig, lock, whole_clusters};
 use crate::store::swap::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
-use crate::store::swap::extent::AppendError;
+use crate::store::swap::extent_map::AppendError;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

@@ -21,7 +21,7 @@ pub(crate) use tree_share::TreeShare;
 
 use super::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use super::discard::Discard;
-use super::extent::ExtentMap;
+use super::extent_map::ExtentMap;
 use super::slot_allocator::{NotInUse, SlotAllocator};
 use crate::codec::seal::{Seal, TAG_BYTES};
 use crate::store::io::poll::Polling;
