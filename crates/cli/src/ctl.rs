@@ -21,10 +21,10 @@ const PARK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Read and change settings of a program that runs under softswap.
 ///
-/// PID is that of a process, or of `softswap run`: then `memory` is the budget
-/// of the tree, and the other settings are those of the program that it has
-/// started. A change applies to the next page, until the program exits;
-/// programs that it starts do not inherit it.
+/// PID is that of a process, or of `softswap run`: then `memory` and `turns`
+/// apply to the tree, and the other settings to the program that it has
+/// started. A change takes effect with the next page and lasts until the program
+/// exits. Programs that it starts do not inherit it.
 #[derive(Args)]
 #[command(after_long_help = after_help())]
 pub(crate) struct CtlArgs {
@@ -56,7 +56,7 @@ enum Action {
     /// One request swaps in at most a quarter of the budget: `touched` is the length of that part.
     /// `all-stacks` swaps in 256 KiB of the stack of each waiting thread.
     Populate {
-        /// The first address (0x7f0000001000), or all-stacks
+        /// The first address, such as 0x7f0000001000, or all-stacks
         #[arg(value_parser = populate::from, value_name = "ADDRESS")]
         from: populate::From,
         /// The length in bytes; not with all-stacks

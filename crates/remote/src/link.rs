@@ -56,7 +56,7 @@ impl Helper {
         Ok(Self { own: format!("{run}{:016x}", u64::from_le_bytes(number)), run, follows })
     }
 
-    /// Returns the client numbers of earlier helpers in the output of `CLIENT LIST`.
+    /// Returns the client IDs of earlier helpers in the output of `CLIENT LIST`.
     fn earlier_clients(&self, clients: &str) -> Vec<i64> {
         let number = |line: &str| {
             let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));

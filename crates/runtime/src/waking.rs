@@ -78,8 +78,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     {
         return false;
     }
-    // A program started by an awake one inherits its filter, which must not trap calls about the
-    // memory of a sleeping process. So use the first address that no inherited filter traps.
+    // A program inherits the filter of an awake process that starts it. The filter must not trap
+    // memory calls of a sleeping process, so use the first window that no inherited filter traps.
     let is_free = |range: &Range<usize>| !sigsys::is_trapped(range.start);
     let Some(range) = place.windows().find(is_free) else { return false };
     let Some(len) = max_len_at(&range) else { return false };
@@ -159,7 +159,8 @@ fn try_to_wake() {
         threads::request_to_wake();
         return;
     }
-    // With signals blocked: a handler of the program could wait until the process is awake.
+    // Signals are blocked, because a handler of the program could run here and wait for this waking,
+    // which would then never end.
     let is_first = raw::preserving_errno(|| {
         signals::with_all_blocked(|| {
             let is_first = instance::begin_waking();

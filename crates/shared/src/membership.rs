@@ -90,7 +90,8 @@ impl Membership {
         Membership { words, entries, entry_words }
     }
 
-    /// Returns a word of an entry; its user's words start at [`OWNER_WORDS`].
+    /// Returns word `word` of entry `at`. The first [`OWNER_WORDS`] words identify the owner; the rest
+    /// belong to the module that uses the table.
     pub(crate) fn word(&self, at: usize, word: usize) -> &'static AtomicU64 {
         &self.words[at * self.entry_words + word]
     }

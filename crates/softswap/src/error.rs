@@ -31,7 +31,8 @@ pub enum Error {
     },
     /// The text is not a swap area.
     #[error(
-        "{text:?} is not a swap area; use a directory, or a directory and a size: /var/tmp:50G"
+        "{text:?} is not a swap area; give a directory, also with a size (/var/tmp:50G), a swap file or \
+         a device"
     )]
     Swap {
         /// The given text.

@@ -31,7 +31,8 @@ mod storage;
 mod process;
 mod codec;
 pub mod probe;
-/// The helper of all tests that wait; `softswap-testkit` depends on this crate.
+/// The helper of all tests that wait. Included by path, because `softswap-testkit` depends on this
+/// crate.
 #[cfg(test)]
 #[path = "../../testkit/src/waiting.rs"]
 pub mod waiting;

@@ -48,11 +48,12 @@ fn advice(what: impl Into<String>, figure: impl Into<String>) -> Option<Advice> 
     Some(Advice { what: what.into(), figure: figure.into() })
 }
 
-/// Returns the larger budget that halves the time stalled, and a phrase for the saving.
-fn halves(report: &Report) -> Option<(u64, String)> {
+/// Returns a phrase that recommends the budget that halves the time stalled, with the saving.
+fn halves(report: &Report) -> Option<String> {
     let (budget_bytes, spared) = Curve::of(report)?.halving(report.largest_budget())?;
-    let budget = bytes(budget_bytes);
-    Some((budget_bytes, format!("with {budget} about {:.0} % less time stalled", spared * 100.0)))
+    let option = memory_option(report, budget_bytes);
+    let percent = spared * 100.0;
+    Some(format!("use {option}, with which the program would wait about {percent:.0} % less"))
 }
 
 /// Formats a budget as an option: `--memory 768M`, with a remedy if it does not fit.
@@ -165,10 +166,9 @@ fn waits(report: &Report) -> Option<Advice> {
 /// Suggests a larger budget if most waits were for reclaim: even pages with a low fault cost need
 /// free memory.
 fn waits_for_free_memory(report: &Report, tier: Option<&str>) -> Option<Advice> {
-    let larger = halves(report).map_or_else(
-        || format!("try {}", memory_option(report, report.budget_bytes + report.budget_bytes / 2)),
-        |(budget, words)| format!("use {}: {words}", memory_option(report, budget)),
-    );
+    let larger = halves(report).unwrap_or_else(|| {
+        format!("try {}", memory_option(report, report.budget_bytes + report.budget_bytes / 2))
+    });
     let what = tier.map_or_else(String::new, |tier| {
         let pages = count(report.faults_of(tier));
         match tier {
@@ -192,7 +192,7 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
     let disk = report.faults.get("disk")?;
     let size = bytes(report.disk_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("use {}: {words}", memory_option(report, budget)),
+        Some(larger) => larger,
         None => format!(
             "{} would hold these pages in memory",
             memory_option(report, report.budget_bytes + report.disk_peak_bytes)
@@ -219,7 +219,7 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
     // The peak and the mean ratio are from different times.
     let held = ((report.pool_peak_bytes as f64 * ratio) as u64).min(report.mapped_peak_bytes);
     let larger = match halves(report) {
-        Some((budget, words)) => format!("use {}: {words}", memory_option(report, budget)),
+        Some(larger) => larger,
         None => format!(
             "{} would hold these pages uncompressed",
             memory_option(

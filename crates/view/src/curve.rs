@@ -321,8 +321,8 @@ fn first_ns(report: &Report) -> f64 {
     (touches_ns + report.waited_ns("filled") as f64).min(report.stalled_ns as f64)
 }
 
-/// Returns the time that evicting a page takes: memory that is touched for the first time grows
-/// faster than pages are evicted, so these touches wait.
+/// Estimates the time to evict one page, in ns: the time that first touches waited beyond their
+/// median, divided by the number of evictions.
 fn eviction_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let touches_ns = median_ns as f64 * report.faults_of("zero") as f64;

@@ -371,12 +371,13 @@ fn fault_table(report: &Report) -> String {
     text
 }
 
-/// Returns the fault mechanism and the number of its mappings.
+/// Returns the text after the label `touches`: how faults reach softswap, and the peak and limit of
+/// mappings.
 fn mechanism(report: &Report) -> Option<String> {
     let name = report.fault_mechanism.as_ref()?;
     let mappings = report.mappings.map_or_else(String::new, |it| {
         let [peak, limit] = [it.peak, it.limit].map(count);
-        format!(" with up to {peak} mappings of at most {limit}")
+        format!("; at most {peak} mappings, the limit is {limit}")
     });
     Some(format!("of absent pages reach softswap by {}{mappings}", visible(name)))
 }

@@ -56,7 +56,7 @@ pub(crate) fn regular(path: &Path, device: &str, missing: &str) -> Result<(File,
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let file = file.map_err(failed)?;
-    // The path may refer to another file since the first check.
+    // Check again: the path may have been replaced since the first check.
     let opened = file.metadata().map_err(failed)?;
     check(opened.file_type())?;
     Ok((file, opened.len()))

@@ -1,5 +1,5 @@
-//! `softswap record`: reports the functions of a running program that wait for pages, and the
-//! memory that they touch.
+//! `softswap record`: reports which functions of a running program wait for pages, and which memory
+//! they touch.
 
 mod symbols;
 mod code;
@@ -206,7 +206,7 @@ impl Recording {
         self.samples.extend(profile::weigh(samples, missed));
         self.codes.extend(codes.into_iter().map(|code| (code.address, code)));
         for block in blocks {
-            // The memory was freed and allocated again.
+            // A known range was freed and allocated again: replace its block.
             self.blocks.retain(|it| it.range != block.range);
             self.blocks.push(block);
         }

@@ -61,7 +61,8 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Parses `auto` and `auto:FLOOR-CEILING`. Returns `None` for anything else, such as a size.
+    /// Parses `auto` and `auto:FLOOR-CEILING`. Returns `None` if the text does not begin with `auto`,
+    /// such as a size.
     pub(super) fn parse(text: &str) -> Option<Result<Bounds, String>> {
         let rest = text.strip_prefix("auto")?;
         if rest.is_empty() {

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Interval of checks.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Time for processes to begin to evict. Until then processes that Ctrl-Z stops are continued.
+/// Time for processes to begin to evict. Until it is over, this process continues those that Ctrl-Z
+/// has stopped.
 const BEGIN: Duration = Duration::from_secs(1);
 /// Time without any eviction after which the processes are stopped regardless.
 const STUCK: Duration = Duration::from_secs(10);

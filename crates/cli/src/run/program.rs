@@ -283,7 +283,7 @@ fn explain_static(
     } else {
         (
             "is statically linked without glibc, as with musl",
-            "use a dynamically linked glibc build (of Rust programs x86_64-unknown-linux-gnu)",
+            "use a dynamically linked glibc build (for Rust: target x86_64-unknown-linux-gnu)",
         )
     };
     format!("{kind}, and {NO_PRELOAD}, which needs a dynamic loader; {instead}")

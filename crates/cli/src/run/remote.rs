@@ -1,6 +1,6 @@
 //! Areas in the memory of other machines. For each, `run` starts a helper (`softswap-remote
-//! serve`), watches it, and restarts it when it exits. Until then requests of processes wait, at
-//! most for their deadline.
+//! serve`), watches it, and restarts it when it exits. While no helper runs, requests of processes
+//! wait, at most until their deadline.
 //!
 //! A socket connects `run` and the helper, and closes when either exits. The helper exits once no
 //! process of the tree exists, which may be after the exit of `run`.

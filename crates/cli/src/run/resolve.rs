@@ -46,7 +46,7 @@ struct Sources<'a, E> {
 }
 
 impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
-    /// Returns the effective value for `name`, written as in the file (`no_move`).
+    /// Returns the effective value of an option. `name` is spelled as in the file (`no_move`).
     fn pick(&self, name: &str) -> Result<Option<Sourced>, Refusal> {
         Ok(self.pick_all(name)?.pop())
     }

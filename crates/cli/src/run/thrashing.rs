@@ -102,7 +102,7 @@ fn advice(seen: &Changes, budget_bytes: u64, memory_bytes: u64, largest_bytes: u
     };
     format!(
         "in the last {seconds} s the program waited for pages {percent:.0}% of the time, mostly \
-         for pages {what}: its working set does not fit in {} (its memory is {} in all); a larger \
+         for pages {what}: its working set does not fit in {} (it has {} of memory); a larger \
          --memory would help{other_remedy}{too_large}",
         bytes(budget_bytes),
         bytes(memory_bytes),
@@ -154,7 +154,7 @@ mod tests {
         };
         let text = advice(&seen(&[(Tier::Disk, 19)], 1), 64 << 20, 1 << 30, 80 << 20);
         assert!(text.contains("95% of the time, mostly for pages from the disk"), "{text}");
-        assert!(text.contains("64.0 MiB (its memory is 1.0 GiB in all)"), "{text}");
+        assert!(text.contains("64.0 MiB (it has 1.0 GiB of memory)"), "{text}");
         assert!(
             text.ends_with("a larger --memory would help, or a faster disk by --swap"),
             "{text}"

@@ -39,8 +39,8 @@ pub(super) struct TreeAreas {
     helpers: Vec<Helper>,
 }
 
-/// A file or device. Fields are dropped in order, so the claim is released before the mark of a raw
-/// file is removed.
+/// A file or device. Fields are dropped in order: `raw` comes last, because the immutable flag of a
+/// raw file is cleared after its claim is released.
 struct NamedArea {
     file: Arc<SwapFile>,
     table: ClusterTable,

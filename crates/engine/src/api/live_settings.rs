@@ -77,7 +77,7 @@ pub const LIVE_SETTINGS: [LiveSetting; 6] = [
     },
     LiveSetting {
         key: "pool.limit",
-        values: "auto, a share of the budget such as 20%, at most 80%, or a size such as 64M",
+        values: "auto, a share of the budget up to 80% (such as 20%), or a size (such as 64M)",
         meaning: "the limit of the compressed pool",
         get: |engine| engine.pool_limit().to_string(),
         set: |engine, text| {

@@ -1,7 +1,9 @@
 //! Start settings of an engine. To add a setting: a line in the table `settings!` below, an option
-//! in `crates/cli/src/run/options.rs`, and a new reference table (CONTRIBUTING.md, step 3). A size
-//! also needs a case in `crates/cli/src/run/resolve.rs`, a setting that changes at run time one in
-//! `live_settings.rs`.
+//! in `crates/cli/src/run/options.rs`, and a new reference table (CONTRIBUTING.md, step 3). A size,
+//! or an option with another name, also needs a case in `crates/cli/src/run/resolve.rs`, a setting
+//! that changes at run time one in `live_settings.rs`, and one for pools a method in
+//! `crates/softswap/src/builder.rs`. A setting of the command alone needs no line here, but a field
+//! of `Resolved` in `resolve.rs`.
 //!
 //! `softswap run` combines flags, environment and file into one [`Config`]. It passes the `Config`
 //! to the runtime in environment variables with their own prefix ([`Config::to_env`]), so the
@@ -22,8 +24,8 @@ use std::str::FromStr;
 /// Minimum budget of an engine. With less, the fixed parts (fault contexts, bounce buffers,
 /// staging) would leave no memory for pages.
 pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
-/// Divisor: a process without an engine keeps 1/16 of its budget, and [`SPARE_BYTES`], free for
-/// one.
+/// Divisor: a process whose engine has not started keeps 1/16 of its budget, plus [`SPARE_BYTES`],
+/// free so that the engine can start.
 pub const SPARE_PART: u64 = 16;
 /// See [`SPARE_PART`].
 pub const SPARE_BYTES: u64 = 6 << 20;
@@ -33,12 +35,12 @@ pub const SPARE_BYTES: u64 = 6 << 20;
 pub enum Inherited {
     /// A file or device shared by the tree ([`Config::tables_fd`]).
     File(i32),
-    /// A file shared by the tree, whose blocks are written through its device, and its verified
-    /// map.
+    /// A file shared by the tree and written through the block device, and the fingerprint of its
+    /// verified block map.
     Raw(i32, Fingerprint),
     /// The request queue to the helper of a cluster of servers.
     RequestQueue(i32),
-    /// The request queue of a cluster that holds a second copy of the directory's swap file.
+    /// The request queue of a cluster that holds a second copy of the local swap file.
     Mirror(i32),
 }
 

@@ -34,12 +34,12 @@ pub(crate) struct Background {
     is_running: AtomicBool,
     /// True if a lower limit was abandoned, because pages could not be evicted.
     pub(crate) limit_failed: AtomicBool,
-    /// Extends a budget shared with other processes, if it is shared.
+    /// Requests more of the budget, if other processes share it.
     pub(crate) more: OnceLock<More>,
-    /// Waits for a turn, if processes take turns.
+    /// Makes faults wait while another process has a turn, or while the tree is parked.
     pub(crate) await_turn: OnceLock<AwaitTurn>,
-    /// Slots and pages to swap in for a turn, in descending order of the slots. Locked only with a
-    /// context claimed, so not during a fork.
+    /// Slots and pages to swap in for a turn, in descending order of the slots. A thread locks it
+    /// only while it holds a context, so it is never locked during a fork.
     returning: Mutex<Vec<(u64, PageNo)>>,
     pub(crate) interrupted_wait: InterruptedWait,
 }

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softrec2");
 /// Words before the first event: [`MAGIC`] and the number of events.
 pub const HEADER_WORDS: usize = 2;
-/// Words of the file: 128 Mi events. Only written pages use memory.
+/// Words of the file: 128 Mi events. Only written pages use space on the disk.
 const WORDS: usize = 1 << 27;
 
-/// Fields of a word: kind, page, and further data. Pages 4 TiB apart share a number: in a larger
-/// window, only a program with terabytes of mappings has such pages.
+/// Fields of a word: kind, page, and further data. Pages 4 TiB apart get the same number. This
+/// matters only for a program with terabytes of mappings.
 const KIND_BITS: u32 = 3;
 const PAGE_BITS: u32 = 30;
 const CPU_BITS: u32 = 30;

@@ -253,7 +253,7 @@ impl AddressSpace {
         end
     }
 
-    /// Maps or unmaps a range. The caller holds the layout lock.
+    /// Records a range as mapped or unmapped. The caller holds the layout lock.
     fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
         let mut changed = 0;
         let mut page = range.start;

@@ -60,7 +60,7 @@ pub struct Admission {
 #[derive(Debug)]
 pub struct Reading<'p> {
     admission: &'p Admission,
-    /// Number of concurrent readers when the read began.
+    /// Number of concurrent readers when the read began, including this one.
     among: u64,
 }
 

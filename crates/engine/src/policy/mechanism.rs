@@ -27,7 +27,7 @@ macro_rules! mechanisms {
 }
 
 mechanisms! {
-    /// Without it all refaulting pages have the age of a new one.
+    /// Without it all refaulting pages have the age of a new page.
     RefaultDistance = "refault_distance";
     /// Without it all pages are offered to the pool.
     Admission = "admission";

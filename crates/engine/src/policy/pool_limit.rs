@@ -21,8 +21,8 @@ const MAX_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
     pub const LARGEST: PoolLimit = PoolLimit::Percent(MAX_POOL_PERCENT);
-    /// Lower bound of [`PoolLimit::Auto`]. A working set that just fits in DRAM must not lose more
-    /// to the pool.
+    /// Lower bound of [`PoolLimit::Auto`]. Small, because a working set that just fits in DRAM loses
+    /// as much to the pool.
     pub const MIN: PoolLimit = PoolLimit::Percent(2);
 
     /// Returns the initial limit in bytes for a budget. A size is cut to the upper bound.

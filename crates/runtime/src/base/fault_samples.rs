@@ -100,8 +100,8 @@ fn due_of(every: u32) -> Option<Due> {
     Some(Due { every, since_ns })
 }
 
-/// Records a completed fault: address, kind of access, where the page was stored, and the
-/// interrupted registers.
+/// Records a completed fault: address, kind of access, where the page was stored, the time waited,
+/// registers, and part of the stack. Counts it as missed if its entry of the ring is in use.
 #[cold]
 pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, context: Context<'_>) {
     let waited_ns = raw::now_ns() - due.since_ns;

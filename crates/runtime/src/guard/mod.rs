@@ -9,7 +9,7 @@
 //! | pointers in the arguments: structures, arrays, strings | an entry of `sys::pointer_table`: the filter checks them, and `pinned_call` pins their targets |
 //! | such a pointer to an array that the kernel fills, possibly a long one | also `transfers::output_array` |
 //! | nested pointers to buffers (`iovec`, `msghdr`) | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
-//! | other nested pointers in a structure | `sys::nested_pointer_table`; the C library's function, if the structure can be on a stack, in `pin_nested` |
+//! | other nested pointers in a structure | `sys::pointer_table` for the outer pointer, and `sys::nested_pointer_table`; if the structure can be on a stack, also the C library's function in `pin_nested`, and a line in `pinned_call::answer_for` for calls by number |
 //! | a signal mask in force while the call waits | `stripped_mask` |
 //! | a handler, a mask or an alternate stack | `signal_calls` |
 //! | memory itself (`mmap` and related calls) | [`crate::memory::mappings`] |

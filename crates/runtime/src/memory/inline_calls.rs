@@ -65,7 +65,7 @@ fn trap(callers: &[usize]) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
         if !IS_REPORTED.swap(true, Ordering::Relaxed) {
             raw::write_stderr(
-                b"softswap: a library makes system calls by its own instructions, and no seccomp \
+                b"softswap: a library issues system calls without the C library, and no seccomp \
                   filter can be installed to trap them; memory that it maps is not managed and does \
                   not count in the budget, and some calls may fail with EFAULT \
                   (share/doc/softswap/limits.md)\n",

@@ -161,7 +161,8 @@ pub(crate) fn ledger_descriptor() -> Option<i32> {
     (identity_of(number) == Some(file.into())).then_some(number)
 }
 
-/// Joins the ledger and returns the first limit in bytes, or `None` if the budget is not shared.
+/// Joins the ledger and returns the first limit in bytes; `None` if there is no ledger. If joining
+/// fails, reports that and returns a fixed share.
 pub(crate) fn join(config: &Config) -> Option<u64> {
     let number = config.ledger_fd?;
     let member = open(number).and_then(|ledger| ledger.join(ProcessIdentity::current()?));

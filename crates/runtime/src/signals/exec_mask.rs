@@ -50,7 +50,7 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     result
 }
 
-/// Returns the mask that the program has set, if it differs from the kernel's.
+/// Returns the mask for a started program; `None` if the kernel's mask is right.
 pub(crate) fn mask_to_inherit() -> Option<sigset_t> {
     let blocked = virtual_mask::get();
     (blocked != 0).then(|| set_of(signals::current_mask() | blocked))

@@ -28,7 +28,8 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         return Err(-refused as i32);
     }
     if let Some(remembered) = remembered(signal) {
-        // The child of a `vfork` has its own handlers, but uses its parent's memory.
+        // The child of a `vfork` has its own handlers but its parent's memory, so its changes are
+        // not remembered here.
         let new = new.filter(|_| !is_borrowing());
         let new = new.map(|new| Action { flags: new.flags | SA_RESTORER, ..new });
         let before = remembered.change(new);
@@ -73,7 +74,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
     }
 }
 
-/// Installs the runtime's entry for handlers that the program has installed before.
+/// Installs the runtime's entry in place of handlers that the program has already installed.
 pub(super) fn adopt() {
     for signal in signals::SIGNALS {
         if INTERNAL & signals::bit(signal) == 0

@@ -207,7 +207,7 @@ mod tests {
         let mut context: ucontext_t = AnyBits::zeroed();
         // SAFETY: `context` is like a handler's argument.
         let frame = Frame::below(0x10000, unsafe { Context::of(&raw mut context) });
-        // At its entry a function finds the stack 8 bytes off a multiple of 16.
+        // At a function's entry the stack pointer is 8 bytes off a multiple of 16.
         assert_eq!(frame.range().start % 16, 8);
     }
 }

@@ -140,8 +140,8 @@ pub fn action_of(signal: i32) -> io::Result<Action> {
 pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Result<Action> {
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | flags) as u64;
     let action = Action::new(handler as *const () as usize, flags, mask);
-    // SAFETY: `handler` has the type that SA_SIGINFO needs. As a safe function it must be sound in
-    // a signal handler.
+    // SAFETY: `handler` has the type that SA_SIGINFO needs. A `Handler` is a safe function, so its
+    // author guarantees that it is sound in a signal handler.
     unsafe { change_action(signal, Some(&action)) }
 }
 

@@ -45,7 +45,7 @@ impl AttachCount {
         let id = unsafe { call(libc::SYS_shmget, libc::IPC_PRIVATE as usize, bytes, flags)? };
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let address = unsafe { call(libc::SYS_shmat, id, 0, libc::SHM_RDONLY as usize) };
-        // SAFETY: the call marks the segment for removal with its last mapping; no mapping changes.
+        // SAFETY: the kernel removes the segment once its last mapping is gone; no mapping changes.
         unsafe { call(libc::SYS_shmctl, id, libc::IPC_RMID as usize, 0) };
         Some(AttachCount { id, address: address?, bytes })
     }

@@ -278,7 +278,7 @@ pub fn wipe_registers() {
 }
 
 /// Overwrites the registers that only AVX-512 has. Ciphers do not use them, but the C library's
-/// `memcpy` does, which copies a secret to its pages.
+/// `memcpy`, which copies a secret to its pages, does.
 fn wipe_upper_registers() {
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor and the kernel support these registers, and all changes are

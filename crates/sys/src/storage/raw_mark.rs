@@ -112,7 +112,8 @@ pub fn other_opens(claimed: BorrowedFd<'_>) -> Option<bool> {
         // SAFETY: the call takes no pointers.
         raw::check(unsafe { raw::syscall(libc::SYS_fcntl, arguments) })
     };
-    // Ignored by default. The default signal, SIGIO, would end the process.
+    // SIGURG is ignored by default. Without F_SETSIG the kernel would send SIGIO, which ends the
+    // process.
     set(F_SETSIG, libc::SIGURG).ok()?;
     let opens = match set(libc::F_SETLEASE, libc::F_WRLCK) {
         Ok(_) => {

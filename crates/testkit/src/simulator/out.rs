@@ -21,7 +21,7 @@ enum NotInPool {
 }
 
 impl Simulation {
-    /// Evicts until there is memory for one more page.
+    /// Evicts until one more page fits, or a round frees nothing.
     pub(super) fn charge_pages(&mut self) {
         while self.used_bytes() + PAGE_SIZE > self.setup.memory_bytes {
             if !self.round() {

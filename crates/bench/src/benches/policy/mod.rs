@@ -170,7 +170,7 @@ fn simulate(
         zstd_bytes: bytes(zstd),
     };
     let counted = recorded.events.len().saturating_sub(recorded.before as usize).max(1);
-    // Distribute the CPU time evenly over the events, because the trace has only the total.
+    // Distribute the CPU time evenly over the counted events, because the trace has only the total.
     let work_ns = u64::from(recorded.cpu_us) * 1000 / counted as u64;
     for (at, event) in recorded.events.iter().enumerate() {
         if at == recorded.before as usize {

@@ -142,8 +142,8 @@ fn pages_of(
     signals: &SignalQueue,
 ) -> Result<Result<Vec<Page>, String>, Refusal> {
     let dir = temporary_directory()?;
-    // The program grows to 4/3 of `goal_bytes`. It is read before it reaches that size and begins
-    // to free memory.
+    // The program would grow to 4/3 of `goal_bytes`, and then free memory. It is stopped and read at
+    // `goal_bytes`.
     let goal_bytes = (pages * PAGE_SIZE) as u64;
     let ready = match program.make_ready(dir.path(), goal_bytes / 3 * 4) {
         Ok(ready) => ready,

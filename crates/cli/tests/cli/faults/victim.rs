@@ -179,8 +179,8 @@ impl Victim {
         (evaluate(&ended, may), pause)
     }
 
-    /// Like [`Victim::finish`], under a resource limit, which the program or its loader may report
-    /// before it fails.
+    /// Like [`Victim::finish`], for a program under a resource limit. It may be killed by `signal`,
+    /// or exit with a message of its own or of its loader. Does not wait for its start.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
         let (ended, pause) = self.end();

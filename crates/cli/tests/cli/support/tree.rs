@@ -71,7 +71,7 @@ impl Tree {
         });
     }
 
-    /// Returns the tree's answer to `stat --json`, or a description of a different answer.
+    /// Returns the tree's answer to `stat --json`. An error is another answer, as text.
     pub(crate) fn try_stat(&self) -> Result<Value, String> {
         let stat = try_stat(&self.pid())?;
         Some(stat["tree"].clone()).filter(Value::is_object).ok_or_else(|| stat.to_string())

@@ -120,13 +120,15 @@ impl Engine {
         self.core.report();
     }
 
-    /// Charges the pages now in DRAM to the parent, in a forked child that has just got an engine.
-    /// See [`Engine::become_child`].
+    /// In a forked child whose engine has just started: excludes the pages now in DRAM from its
+    /// charge, because the parent is already charged for them.
     pub fn charge_to_parent(&self) {
         self.core.memory.budget.inherit();
     }
 
-    /// Charges inherited pages to a forked child that does not call exec soon.
+    /// Charges a forked child for its inherited pages if it has run long enough, or added enough
+    /// pages, without exec. Has no effect unless the budget is shared and the child can write to a
+    /// swap area.
     pub fn count_inherited(&self) {
         self.core.count_inherited(0);
     }

@@ -30,7 +30,7 @@ pub struct DiskRefaults {
 }
 
 impl DiskRefaults {
-    /// Returns the difference to `before`.
+    /// Returns the growth since `before`.
     pub fn since(self, before: DiskRefaults) -> DiskRefaults {
         DiskRefaults {
             count: self.count.saturating_sub(before.count),

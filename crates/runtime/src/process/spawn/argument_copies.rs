@@ -177,8 +177,8 @@ impl Copies {
         Some(Copies { base: base as usize, len, start: 0, used: 0, readable: Readable::new() })
     }
 
-    /// Marks the copies as unused in the child of a `vfork`, before an exec. If exec succeeds, this
-    /// value is never dropped, and the parent continues to use the buffer.
+    /// Called before exec. In a `vfork` child, which shares the buffer with its parent, marks the
+    /// copies as unused now, because this value is never dropped if exec succeeds.
     pub(super) fn keep_for_exec(&self) {
         if virtual_mask::is_borrowing() {
             self.set_unused();

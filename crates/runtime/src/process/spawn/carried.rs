@@ -34,7 +34,7 @@ struct Carried {
 
 static CARRIED: OnceLock<Carried> = OnceLock::new();
 
-/// Returns true if started programs get variables that this program does not have itself.
+/// Returns true if the runtime adds its variables to the environment of started programs.
 pub(super) fn is_set() -> bool {
     CARRIED.get().is_some()
 }

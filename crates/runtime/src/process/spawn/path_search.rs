@@ -48,7 +48,7 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let argv_bytes = readable.strings_bytes(argv);
     let envp_bytes = readable.strings_bytes(envp);
     let envp_bytes = 2 * (envp_bytes + carried::environment_bytes(envp_bytes));
-    // The shell's argument list is longer by one word, which the space for the strings covers.
+    // The shell's argument list needs up to two more words than argv; ROUNDING_WORDS covers them.
     let capacity = 2 * (path_room + file_room + argv_bytes)
         + envp_bytes
         + started_program::SCRATCH_BYTES
@@ -173,7 +173,7 @@ fn write_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
     let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
     let mut at = name;
     for part in [directory, slash, file, end] {
-        // SAFETY: `name` has space for the longest directory, a slash and the file's name.
+        // SAFETY: `name` has space for the longest directory, a slash, the file's name and a zero.
         unsafe {
             std::ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
             at = at.add(part.len());

@@ -187,8 +187,8 @@ impl Window {
         // A core dump would contain the whole reservation, but not the swapped-out pages.
         self.advise(start, len, libc::MADV_DONTDUMP)?;
         self.advise(start, len, libc::MADV_DONTFORK)?;
-        // If KSM merges all of a process (prctl), merged pages lose their protection (Linux 6.18).
-        // The kernel refuses only if it has no KSM.
+        // With PR_SET_MEMORY_MERGE, KSM would merge managed pages, and merged pages lose their
+        // protection (seen in Linux 6.18). The advice fails only on kernels without KSM.
         let _ = self.advise(start, len, libc::MADV_UNMERGEABLE);
         Ok(())
     }

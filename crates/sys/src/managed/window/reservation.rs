@@ -32,7 +32,7 @@ pub enum WindowError {
         why = cause(
             .0,
             "/proc must be mounted, and the kernel must let a process write to its own memory \
-             (proc_mem.force_override)"
+             (the boot option proc_mem.force_override must not be `never`)"
         )
     )]
     Protection(io::Error),

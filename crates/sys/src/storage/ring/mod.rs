@@ -262,8 +262,8 @@ impl Ring {
     /// Executes requests `0..count`, at most `entries` at a time.
     ///
     /// # Safety
-    /// The entries' buffers must stay borrowed until this returns, exclusively if the request
-    /// writes to them. `entry` and `deliver` must not panic for an index below `count`.
+    /// The entries' buffers must stay borrowed until this returns, those of reads exclusively.
+    /// `entry` and `deliver` must not panic for an index below `count`.
     unsafe fn run(
         &mut self,
         count: usize,
