@@ -41,12 +41,16 @@ SLOW = (
     "engine::engine", "cli::tree_turns", "cli::shared_area", "cli::transfers", "cli::started",
 )
 
-# Parts with the same value never run concurrently, because they change the machine's swap areas or
-# start many servers.
+# Parts with the same value never run concurrently, because they change the machine's swap areas,
+# start many servers, or need rings: those of all processes of a user count against one limit on
+# locked memory, and the tests of pools create many.
 EXCLUSIVE = {
     "bench::command": "swap areas",
+    "cli::stat_and_ctl": "locked memory",
     "cli::swap_device": "swap areas",
+    "softswap::pool": "locked memory",
     "bench::pages": "swap areas",
+    "cli::parking": "locked memory",
     "cli::remote": "cluster",
     "cli::remote_turns": "cluster",
     "remote::clusters": "cluster",

@@ -2,7 +2,7 @@
 
 use crate::common::terminal::{START_JOB, TYPE_AT_READY};
 use crate::common::{is_root, skip};
-use crate::support::control_client::{Program, refused, stat, stdout_of, wait_until};
+use crate::support::control_client::{Program, eventually, refused, stat, stdout_of, wait_until};
 use crate::support::processes::{children, send, stat_of};
 use crate::support::tree::{Tree, bytes};
 use crate::support::{LIMIT, compiled};
@@ -113,10 +113,13 @@ while peer.recv(1):
 signal.setitimer(signal.ITIMER_REAL, 0)  # Python restores the default action at exit.
 "#;
 
-fn digests(peer: &mut TcpStream) -> [u8; 64] {
+fn digests(tree: &mut Tree, peer: &mut TcpStream) -> [u8; 64] {
     let mut answer = [0; 64];
-    peer.write_all(b"x").unwrap();
-    peer.read_exact(&mut answer).unwrap();
+    let asked = peer.write_all(b"x").and_then(|()| peer.read_exact(&mut answer));
+    if let Err(error) = asked {
+        eventually("the end of the server", || tree.running.has_ended());
+        panic!("{error}: {}", tree.running.stderr_so_far());
+    }
     answer
 }
 
@@ -127,9 +130,9 @@ fn parked_tree_keeps_connections_pipes_and_timers() {
     let port = listener.local_addr().unwrap().port().to_string();
     let python = crate::support::python();
     let program = [python.to_str().unwrap(), "-c", SERVER, &port];
-    let tree = Tree::start(&["--memory", "32M"], &program);
+    let mut tree = Tree::start(&["--memory", "32M"], &program);
     let (mut peer, _) = listener.accept().unwrap();
-    let before = digests(&mut peer);
+    let before = digests(&mut tree, &mut peer);
     let server = children(tree.running.id())[0];
     let pids = [server, children(server)[0]];
     for _ in 0..3 {
@@ -137,7 +140,7 @@ fn parked_tree_keeps_connections_pipes_and_timers() {
         assert!(text.starts_with("2 of 2 processes stopped; "), "{text}");
         assert!(pids.into_iter().all(is_stopped));
         assert_eq!(unpark(&tree.pid()), "continued = 2\n");
-        assert!(digests(&mut peer) == before, "the memory has changed");
+        assert!(digests(&mut tree, &mut peer) == before, "the memory has changed");
     }
     drop(peer);
     tree.running.finish(LIMIT).expect_success("a server");
