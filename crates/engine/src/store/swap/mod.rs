@@ -1,7 +1,7 @@
 //! Swap areas: storage of pages outside DRAM.
 //!
 //! A page is stored in a slot, the slot is part of an extent, and the extent is a run of device
-//! blocks. `extent` and `slot_allocator` are independent of each other and of devices; `area`
+//! blocks. `extent_map` and `slot_allocator` are independent of each other and of devices; `area`
 //! combines them, and `areas` combines several areas. `named` opens a file or a device with a
 //! header. It recognises other content with `contents` and parses the first page with `header`.
 //! `raw` verifies where the file's blocks are on the device. A tree of processes shares an area

@@ -6,19 +6,29 @@
 //! The area is divided into clusters of 512 slots. Each processor allocates from its own current
 //! cluster, under a lock that is rarely contended. Only the holder of a current cluster sets bits
 //! in it, so free bits stay free. Any thread clears bits without a lock. All other clusters are on
-//! lists by fill level. The lists are in free-list sets, a [`free_lists`] for each processor; its
-//! lock is needed only to move a cluster between lists. A full cluster is on no list; the first
-//! free puts it back on one.
+//! lists by fill level. Each processor has its own lists, a [free-list set](free_lists), whose lock
+//! is needed only to move a cluster between lists. The states of a cluster:
+//!
+//! ```text
+//! ABSENT --grow, add--> FREE, MOSTLY_FREE, MOSTLY_USED or WAITING: on the list of its fill level
+//!    ^                   |                        ^          ^
+//!    +--shrink, remove---+--take--> CURRENT --release        |
+//!                                      |                first free
+//!                                      +--release--> FULL: on no list
+//! ```
 //!
 //! If discarding is enabled, an emptied cluster first waits for its discard. The discarding thread
 //! holds it during the discard, so no thread allocates from it. If nothing else is free, a waiting
 //! cluster is used without a discard.
 //!
-//! [`frozen`] delays the reuse of freed slots. [`service`] takes slots and clusters out of service.
-//! [`sparse`] adds and removes single clusters of an area that several processes share.
+//! [`percpu_clusters`] moves clusters between lists and processors. [`frozen`] delays the reuse of
+//! freed slots. [`service`] takes slots and clusters out of service. [`sparse`] adds and removes
+//! single clusters of an area that several processes share.
 //!
 //! Lock order: growing and shrinking, then up to two free-list sets in the order of their indexes.
 
+mod cluster_bits;
+mod tables;
 mod free_lists;
 mod percpu_clusters;
 mod service;
@@ -26,16 +36,18 @@ mod frozen;
 mod sparse;
 
 use super::cluster::{Bits, CLUSTER_SLOTS, PAGE_BYTES, WORDS, find_run, masks};
+use cluster_bits::{ClusterBits, Touched};
 use crossbeam_utils::CachePadded;
 use free_lists::{
-    ABSENT, CURRENT, FREE, FULL, FreeLists, Lists, MOSTLY_FREE, MOSTLY_USED, WAITING, lock,
+    ABSENT, CURRENT, FREE, FULL, FreeListSet, Lists, MOSTLY_FREE, MOSTLY_USED, WAITING, lock,
 };
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use softswap_sys::primitive::{
-    AtomicBool, AtomicU32, AtomicU64, Mutex, current_cpu, in_one_order, reserve_u32, reserve_u64,
+    AtomicBool, AtomicU32, AtomicU64, Mutex, current_cpu, in_one_order, reserve_u64,
 };
 use std::io;
 use std::ops::Range;
+use tables::{Freezes, Positions, Retired, Surplus};
 
 /// Number of counters that spread the load of the threads.
 const STRIPES: usize = 16;
@@ -56,41 +68,33 @@ pub struct NotInUse {
     pub(crate) len: usize,
 }
 
+/// Tables are reserved for `capacity` clusters; their pages are populated by use. The order within
+/// a table is that of the slots, or of the clusters.
 #[derive(Debug, Default)]
 pub struct SlotAllocator {
+    /// Number of clusters of the area.
     clusters: AtomicU32,
+    /// Maximum number of clusters.
     capacity: u32,
+    /// Held while the area grows or shrinks.
     resizing: Mutex<()>,
+    /// A bit for each slot that is used, in limbo or retired.
     bits: &'static [AtomicU64],
-    place: &'static [AtomicU32],
-    next: &'static [AtomicU32],
-    prev: &'static [AtomicU32],
-    all_lists: Box<[CachePadded<FreeLists>]>,
-    discards: AtomicBool,
-    /// A bit for each cluster whose storage is empty since its discard.
-    clean: &'static [AtomicU64],
-    /// A bit for each cluster that was ever allocated from.
-    touched: &'static [AtomicU64],
-    /// Number of clusters that were ever allocated from.
-    touched_clusters: AtomicU32,
-    /// Number of nonzero words of `touched`.
-    touched_words: AtomicU32,
-    is_sparse: bool,
-    /// Maximum number of free clusters on a processor's free-list set.
-    keep: AtomicU32,
-    /// Hint that a free-list set has more free clusters than `keep`.
-    has_surplus: AtomicBool,
+    /// The number of used slots, in parts.
     in_use: Box<[CachePadded<AtomicU64>]>,
-    retired_slots: AtomicU64,
-    retired: &'static [AtomicU64],
-    frozen: AtomicU32,
-    freezing: Mutex<()>,
-    /// A bit for each slot that was in use at the start of an active freeze.
-    kept: &'static [AtomicU64],
-    /// A bit for each slot in limbo: marked in `kept`, and freed since.
-    limbo: &'static [AtomicU64],
-    /// A bit for each cluster that may have slots in limbo.
-    limbo_clusters: &'static [AtomicU64],
+    /// The free-list sets: the common one, then one for each processor.
+    sets: Box<[CachePadded<FreeListSet>]>,
+    positions: Positions,
+    /// Clusters whose storage is empty since its discard.
+    clean: ClusterBits,
+    /// True if emptied clusters are to be discarded.
+    discards: AtomicBool,
+    touched: Touched,
+    retired: Retired,
+    freezes: Freezes,
+    surplus: Surplus,
+    /// True if other processes have clusters of the same area.
+    is_sparse: bool,
 }
 
 impl SlotAllocator {
@@ -102,18 +106,14 @@ impl SlotAllocator {
         Ok(Self {
             capacity: capacity_clusters,
             bits: reserve_u64(words)?,
-            place: reserve_u32(clusters)?,
-            next: reserve_u32(clusters)?,
-            prev: reserve_u32(clusters)?,
-            all_lists: (0..=cpus.max(1)).map(|_| CachePadded::new(FreeLists::new())).collect(),
-            clean: reserve_u64(clusters.div_ceil(64))?,
-            touched: reserve_u64(clusters.div_ceil(64))?,
-            keep: AtomicU32::new(u32::MAX),
             in_use: (0..STRIPES).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
-            retired: reserve_u64(words)?,
-            kept: reserve_u64(words)?,
-            limbo: reserve_u64(words)?,
-            limbo_clusters: reserve_u64(clusters.div_ceil(64))?,
+            sets: (0..=cpus.max(1)).map(|_| CachePadded::new(FreeListSet::new())).collect(),
+            positions: Positions::new(clusters)?,
+            clean: ClusterBits::new(clusters)?,
+            touched: Touched::new(clusters)?,
+            retired: Retired::new(words)?,
+            freezes: Freezes::new(clusters)?,
+            surplus: Surplus::new(),
             ..SlotAllocator::default()
         })
     }
@@ -132,7 +132,7 @@ impl SlotAllocator {
         self.clusters.store(new, SeqCst);
         for cluster in old..new {
             // New storage has no content to discard.
-            self.set_clean(cluster, true);
+            self.clean.insert(cluster);
             let (home, common) = self.lock_with_common(self.home(cluster));
             self.link_common(home, common, cluster, self.state_for(cluster));
         }
@@ -144,22 +144,28 @@ impl SlotAllocator {
     #[must_use]
     pub fn alloc_slots(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
-        let own = self.lists_of(cpu);
-        self.alloc_held(own, want, want)
-            .or_else(|| {
-                // A free cluster is better than any shorter run of the current one, whose gaps grow
-                // while the free cluster is used. Otherwise the best of the processor's own partly
-                // used clusters is better than a run below `SHORT_SLOTS`. Without either, any run
-                // is better than another processor's cluster.
-                let least = match self.has_free_cluster(own) {
-                    true => want,
-                    false if self.has_gaps(own) => want.min(SHORT_SLOTS),
-                    false => 1,
-                };
-                let short = if least < want { self.alloc_held(own, want, least) } else { None };
-                short.or_else(|| self.alloc_next(own, want))
-            })
-            .or_else(|| self.alloc_any(own, want))
+        let own = self.set_of(cpu);
+        // 1. A whole run of the current cluster.
+        if let Some(run) = self.alloc_current(own, want, want) {
+            return Some(run);
+        }
+        // 2. A shorter run of the current cluster, if nothing else is better. A free cluster is
+        // better than any: the gaps grow while the free cluster is used. One of the processor's own
+        // partly used clusters is better than a run below `SHORT_SLOTS`. Another processor's
+        // cluster is never better.
+        let least = match self.has_free_cluster(own) {
+            true => want,
+            false if self.has_gaps(own) => want.min(SHORT_SLOTS),
+            false => 1,
+        };
+        if least < want
+            && let Some(run) = self.alloc_current(own, want, least)
+        {
+            return Some(run);
+        }
+        // 3. A run of the emptiest cluster, which becomes the current one.
+        // 4. Any run.
+        self.alloc_next(own, want).or_else(|| self.alloc_any(own, want))
     }
 
     /// Takes a run from any cluster, including other processors' current ones. Returns `None` only
@@ -170,16 +176,16 @@ impl SlotAllocator {
             let before = self.changes();
             let run = self
                 .alloc_next(own, want)
-                .or_else(|| self.lists_from(own).find_map(|lists| self.alloc_held(lists, want, 1)));
+                .or_else(|| self.sets_from(own).find_map(|set| self.alloc_current(set, want, 1)));
             if run.is_some() || self.changes() == before {
                 return run;
             }
         }
     }
 
-    fn alloc_held(&self, lists: usize, want: usize, least: usize) -> Option<(u64, usize)> {
-        let mut lists = self.all_lists[lists].lock();
-        self.carve(&mut lists, want, least)
+    /// Takes a run of `least` to `want` slots of a free-list set's current cluster.
+    fn alloc_current(&self, set: usize, want: usize, least: usize) -> Option<(u64, usize)> {
+        self.carve(&mut self.sets[set].lock(), want, least)
     }
 
     fn carve(&self, lists: &mut Lists, want: usize, least: usize) -> Option<(u64, usize)> {
@@ -223,7 +229,7 @@ impl SlotAllocator {
         for (cluster, run) in self.by_cluster(first, len) {
             for (word, mask) in masks(run) {
                 let word = cluster as usize * WORDS + word;
-                in_use += act(word, mask & !self.retired[word].load(Relaxed));
+                in_use += act(word, mask & !self.retired.bits(word));
             }
         }
         if in_use as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
@@ -257,44 +263,6 @@ impl SlotAllocator {
         by_cluster(first, first.saturating_add(len as u64).min(self.total_slots()))
     }
 
-    fn touch(&self, cluster: u32) {
-        let (word, bit) = (&self.touched[cluster as usize / 64], 1 << (cluster % 64));
-        if word.load(Relaxed) & bit != 0 {
-            return;
-        }
-        let before = word.fetch_or(bit, Relaxed);
-        self.touched_clusters.fetch_add(u32::from(before & bit == 0), Relaxed);
-        self.touched_words.fetch_add(u32::from(before == 0), Relaxed);
-    }
-
-    /// Iterates over the clusters that were ever allocated from.
-    fn touched(&self) -> impl Iterator<Item = usize> {
-        self.touched.iter().enumerate().flat_map(|(at, word)| {
-            let mut bits = word.load(Relaxed);
-            std::iter::from_fn(move || {
-                let cluster = (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize)?;
-                bits &= bits - 1;
-                Some(cluster)
-            })
-        })
-    }
-
-    fn set_clean(&self, cluster: u32, clean: bool) {
-        let (word, bit) = (&self.clean[cluster as usize / 64], 1 << (cluster % 64));
-        if (word.load(SeqCst) & bit != 0) == clean {
-            return;
-        }
-        if clean {
-            word.fetch_or(bit, SeqCst)
-        } else {
-            word.fetch_and(!bit, SeqCst)
-        };
-    }
-
-    fn is_clean(&self, cluster: u32) -> bool {
-        self.clean[cluster as usize / 64].load(SeqCst) & 1 << (cluster % 64) != 0
-    }
-
     /// Returns the bits of a cluster, which share one cache line: counting them is cheaper than a
     /// counter that shares a line with other clusters.
     fn bits_of(&self, cluster: u32) -> &[AtomicU64] {
@@ -313,7 +281,7 @@ impl SlotAllocator {
         const ALL: u32 = CLUSTER_SLOTS as u32;
         let used = self.bits_of(cluster).iter().map(|word| word.load(SeqCst).count_ones());
         match used.sum::<u32>() {
-            0 if self.discards.load(SeqCst) && !self.is_clean(cluster) => WAITING,
+            0 if self.discards.load(SeqCst) && !self.clean.contains(cluster) => WAITING,
             0 => FREE,
             1..=HALF => MOSTLY_FREE,
             ALL => FULL,
@@ -335,10 +303,6 @@ impl SlotAllocator {
         (total as i64).max(0) as u64
     }
 
-    pub(crate) fn retired_slots(&self) -> u64 {
-        self.retired_slots.load(Relaxed)
-    }
-
     pub(crate) fn total_slots(&self) -> u64 {
         u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
     }
@@ -353,7 +317,7 @@ impl SlotAllocator {
 
     /// Returns the number of clusters ever allocated from; their bookkeeping is in DRAM.
     pub(crate) fn touched_clusters(&self) -> u32 {
-        self.touched_clusters.load(Relaxed)
+        self.touched.clusters()
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {
@@ -363,7 +327,7 @@ impl SlotAllocator {
         if self.is_sparse {
             // Used clusters are scattered: at worst each nonzero word needs a page of each table.
             const TABLES: u64 = 7;
-            let (words, clusters) = (self.touched_words.load(Relaxed), self.clusters.load(Relaxed));
+            let (words, clusters) = (self.touched.words(), self.clusters.load(Relaxed));
             let most = u64::from(clusters) * (BITS_BYTES + LINKS_BYTES);
             return most.min(u64::from(words) * TABLES * PAGE_BYTES);
         }

@@ -4,7 +4,7 @@ use softswap_sys::primitive::Ordering::Relaxed;
 use softswap_sys::primitive::{AtomicU32, Mutex, MutexGuard};
 use std::sync::PoisonError;
 
-/// States of a cluster: the low bits of its place. The bits above are its home free-list set. A
+/// States of a cluster: the low bits of its position. The bits above are its home free-list set. A
 /// zeroed table means that no cluster has been added.
 pub(super) const ABSENT: u32 = 0;
 /// The lists, in the order of allocation.
@@ -22,7 +22,7 @@ pub(super) const NONE: u32 = u32::MAX;
 const LISTS: usize = WAITING as usize + 1;
 
 #[derive(Debug)]
-pub(super) struct FreeLists {
+pub(super) struct FreeListSet {
     lists: Mutex<Lists>,
     /// Lengths of the lists, readable without the lock; the first is unused.
     pub(super) counts: [AtomicU32; LISTS],
@@ -34,12 +34,12 @@ pub(super) struct Lists {
     pub(super) current: Option<u32>,
     pub(super) head: [u32; LISTS],
     pub(super) tail: [u32; LISTS],
-    /// Incremented when a cluster of this home changes its place, and when a run of the current one
+    /// Incremented when a cluster of this home changes its position, and when a run of the current one
     /// is allocated.
     pub(super) changes: u64,
 }
 
-impl FreeLists {
+impl FreeListSet {
     pub(super) fn new() -> Self {
         let ends = [NONE; LISTS];
         let lists = Mutex::new(Lists { current: None, head: ends, tail: ends, changes: 0 });

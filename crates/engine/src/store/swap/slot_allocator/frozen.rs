@@ -15,11 +15,11 @@ impl SlotAllocator {
     /// Frees the slots of one word, and puts those that a child may read into limbo. Returns the
     /// number of slots that were in use.
     pub(super) fn release_or_keep(&self, word: usize, mask: u64) -> u32 {
-        if self.frozen.load(SeqCst) == 0 {
+        if self.freezes.count.load(SeqCst) == 0 {
             return self.release(word, mask);
         }
         // A thaw clears marks only after it has decremented the count.
-        let kept = mask & self.kept[word].load(SeqCst);
+        let kept = mask & self.freezes.kept[word].load(SeqCst);
         let freed = if mask == kept { 0 } else { self.release(word, mask & !kept) };
         freed + if kept == 0 { 0 } else { self.put_in_limbo(word, kept) }
     }
@@ -27,14 +27,13 @@ impl SlotAllocator {
     /// Puts freed slots of one word into limbo. Returns the number of slots that were in use.
     fn put_in_limbo(&self, word: usize, mask: u64) -> u32 {
         let mask = mask & self.bits[word].load(Acquire);
-        let known = self.limbo[word].fetch_or(mask, SeqCst) & mask;
-        let cluster = word / WORDS;
-        self.limbo_clusters[cluster / 64].fetch_or(1 << (cluster % 64), SeqCst);
+        let known = self.freezes.limbo[word].fetch_or(mask, SeqCst) & mask;
+        self.freezes.limbo_clusters.insert((word / WORDS) as u32);
         let mask = mask & !known;
-        if self.frozen.load(SeqCst) == 0 {
+        if self.freezes.count.load(SeqCst) == 0 {
             // The thaw may have read this word too early, so its slots are freed here. Only this
             // call's bits: other bits may belong to a new freeze.
-            let left = self.limbo[word].fetch_and(!mask, SeqCst) & mask;
+            let left = self.freezes.limbo[word].fetch_and(!mask, SeqCst) & mask;
             self.release(word, left);
         }
         mask.count_ones()
@@ -43,46 +42,41 @@ impl SlotAllocator {
     /// Makes used slots keep their content after they are freed, until [`Self::thaw`].
     pub(crate) fn freeze(&self) {
         // Wait for a thaw in progress.
-        let _alone = lock(&self.freezing);
+        let _alone = lock(&self.freezes.changing);
         for word in self.touched_words() {
-            let (kept, bits) = (&self.kept[word], self.bits[word].load(SeqCst));
+            let (kept, bits) = (&self.freezes.kept[word], self.bits[word].load(SeqCst));
             // Skip needless writes, which would populate the page of the table.
             if bits & !kept.load(Relaxed) != 0 {
                 kept.fetch_or(bits, SeqCst);
             }
         }
         // Increment the count after the marks: a thread that sees the count sees the marks.
-        self.frozen.fetch_add(1, SeqCst);
+        self.freezes.count.fetch_add(1, SeqCst);
     }
 
     fn touched_words(&self) -> impl Iterator<Item = usize> {
-        self.touched().flat_map(|cluster| cluster * WORDS..(cluster + 1) * WORDS)
+        self.touched.iter().flat_map(|cluster| cluster * WORDS..(cluster + 1) * WORDS)
     }
 
     /// Ends one freeze; the last one frees the slots in limbo.
     pub(crate) fn thaw(&self) {
-        let _alone = lock(&self.freezing);
-        let frozen = self.frozen.load(SeqCst);
+        let _alone = lock(&self.freezes.changing);
+        let frozen = self.freezes.count.load(SeqCst);
         debug_assert!(frozen > 0, "thaw without freeze");
-        self.frozen.store(frozen.saturating_sub(1), SeqCst);
+        self.freezes.count.store(frozen.saturating_sub(1), SeqCst);
         if frozen != 1 {
             return;
         }
         for word in self.touched_words() {
-            let kept = &self.kept[word];
+            let kept = &self.freezes.kept[word];
             if kept.load(Relaxed) != 0 {
                 kept.store(0, SeqCst);
             }
         }
         let grown = self.clusters.load(SeqCst) as usize;
-        for (index, flags) in self.limbo_clusters[..grown.div_ceil(64)].iter().enumerate() {
-            let mut flags = flags.swap(0, SeqCst);
-            while flags != 0 {
-                let cluster = index * 64 + flags.trailing_zeros() as usize;
-                flags &= flags - 1;
-                for word in cluster * WORDS..(cluster + 1) * WORDS {
-                    self.release(word, self.limbo[word].swap(0, SeqCst));
-                }
+        for cluster in self.freezes.limbo_clusters.drain(grown) {
+            for word in cluster * WORDS..(cluster + 1) * WORDS {
+                self.release(word, self.freezes.limbo[word].swap(0, SeqCst));
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Each processor has a free-list set: its current cluster, and its earlier ones by fill level. The
 //! common free-list set holds clusters that no processor has used since they were added, and those
 //! whose storage could not be claimed ([`SlotAllocator::set_aside`]). A cluster's home is the
-//! free-list set whose lock protects its place and links. If a processor takes a cluster from
+//! free-list set whose lock protects its position and links. If a processor takes a cluster from
 //! another free-list set, its own free-list set becomes the home. Both locks are held for this
 //! move. A processor that uses only its own clusters takes no other set's lock.
 
@@ -26,15 +26,16 @@ const COMMON: usize = 0;
 const GROUP_CLUSTERS: u32 = 16;
 
 impl SlotAllocator {
-    pub(super) fn lists_of(&self, cpu: usize) -> usize {
-        1 + cpu % (self.all_lists.len() - 1)
+    /// Returns the index of a processor's free-list set.
+    pub(super) fn set_of(&self, cpu: usize) -> usize {
+        1 + cpu % (self.sets.len() - 1)
     }
 
     /// Iterates over all free-list sets: the given one, then the others by distance. The common one
     /// is last: taking one of its free clusters makes it the processor's own, and the storage of
     /// its waiting ones could not be claimed.
-    pub(super) fn lists_from(&self, own: usize) -> impl Iterator<Item = usize> {
-        let cpus = self.all_lists.len() - 1;
+    pub(super) fn sets_from(&self, own: usize) -> impl Iterator<Item = usize> {
+        let cpus = self.sets.len() - 1;
         let others = (1..cpus).map(move |distance| 1 + (own - 1 + distance) % cpus);
         [own].into_iter().chain(others).chain([COMMON])
     }
@@ -42,27 +43,28 @@ impl SlotAllocator {
     /// Returns the state of a cluster. Unless the caller holds the lock of its list, the state may
     /// change immediately.
     pub(super) fn state(&self, cluster: u32) -> u32 {
-        self.place[cluster as usize].load(SeqCst) & STATE_MASK
+        self.positions.load(cluster) & STATE_MASK
     }
 
     pub(super) fn home(&self, cluster: u32) -> usize {
-        (self.place[cluster as usize].load(SeqCst) >> STATE_BITS) as usize
+        (self.positions.load(cluster) >> STATE_BITS) as usize
     }
 
-    /// Sets the place of a cluster. Its home must be locked, and the new home too if it differs.
-    fn set_place(&self, lists: &mut Lists, cluster: u32, home: usize, state: u32) {
+    /// Sets the position of a cluster. Its home must be locked, and the new home too if it differs.
+    fn set_position(&self, lists: &mut Lists, cluster: u32, home: usize, state: u32) {
         lists.changes += 1;
-        self.place[cluster as usize].store((home as u32) << STATE_BITS | state, SeqCst);
+        let position = (home as u32) << STATE_BITS | state;
+        self.positions.position[cluster as usize].store(position, SeqCst);
     }
 
     pub(super) fn set_state(&self, lists: &mut Lists, cluster: u32, state: u32) {
-        self.set_place(lists, cluster, self.home(cluster), state);
+        self.set_position(lists, cluster, self.home(cluster), state);
     }
 
-    /// Returns a count of changes. While it is constant, no cluster changes its place and no slot
+    /// Returns a count of changes. While it is constant, no cluster changes its position and no slot
     /// is allocated.
     pub(super) fn changes(&self) -> u64 {
-        self.all_lists.iter().map(|lists| lists.lock().changes).sum()
+        self.sets.iter().map(|lists| lists.lock().changes).sum()
     }
 
     /// Locks one or two free-list sets in the order of their indexes.
@@ -71,9 +73,9 @@ impl SlotAllocator {
         own: usize,
         other: usize,
     ) -> (MutexGuard<'_, Lists>, Option<MutexGuard<'_, Lists>>) {
-        let lower = (other < own).then(|| self.all_lists[other].lock());
-        let lists = self.all_lists[own].lock();
-        let higher = (other > own).then(|| self.all_lists[other].lock());
+        let lower = (other < own).then(|| self.sets[other].lock());
+        let lists = self.sets[own].lock();
+        let higher = (other > own).then(|| self.sets[other].lock());
         (lists, lower.or(higher))
     }
 
@@ -93,14 +95,14 @@ impl SlotAllocator {
         cluster: u32,
         to: u32,
     ) {
-        self.set_place(&mut home, cluster, COMMON, self.state(cluster));
+        self.set_position(&mut home, cluster, COMMON, self.state(cluster));
         self.link(&mut common.unwrap_or(home), cluster, to, false);
     }
 
     pub(super) fn lock_home(&self, cluster: u32) -> MutexGuard<'_, Lists> {
         loop {
             let home = self.home(cluster);
-            let lists = self.all_lists[home].lock();
+            let lists = self.sets[home].lock();
             // The cluster may have moved before the lock was taken.
             if self.home(cluster) == home {
                 return lists;
@@ -115,18 +117,18 @@ impl SlotAllocator {
             if list == FREE {
                 self.assign_group(own);
             }
-            self.lists_from(own).find_map(|from| {
-                if self.all_lists[from].count(list) == 0 {
+            self.sets_from(own).find_map(|from| {
+                if self.sets[from].count(list) == 0 {
                     return None;
                 }
                 let (mut lists, mut other) = self.lock_both(own, from);
                 let source = other.as_deref_mut().unwrap_or(&mut lists);
                 let next = source.first(list)?;
                 self.unlink(source, next);
-                self.set_place(source, next, own, CURRENT);
+                self.set_position(source, next, own, CURRENT);
                 drop(other);
-                self.set_clean(next, false);
-                self.touch(next);
+                self.clean.remove(next);
+                self.touched.insert(next);
                 // The old cluster is released after the choice, so that it is not chosen again.
                 if let Some(old) = lists.current.replace(next) {
                     self.relist(&mut lists, old);
@@ -139,17 +141,17 @@ impl SlotAllocator {
     /// Moves a group of free clusters from the common free-list set to a processor's, if the
     /// processor's set has none.
     fn assign_group(&self, own: usize) {
-        if self.all_lists[own].count(FREE) > 0 || self.all_lists[COMMON].count(FREE) == 0 {
+        if self.sets[own].count(FREE) > 0 || self.sets[COMMON].count(FREE) == 0 {
             return;
         }
-        let mut common = self.all_lists[COMMON].lock();
-        let mut lists = self.all_lists[own].lock();
+        let mut common = self.sets[COMMON].lock();
+        let mut lists = self.sets[own].lock();
         let group = common.first(FREE).map(|cluster| cluster / GROUP_CLUSTERS);
         while let Some(cluster) = common.first(FREE)
             && Some(cluster / GROUP_CLUSTERS) == group
         {
             self.unlink(&mut common, cluster);
-            self.set_place(&mut common, cluster, own, FULL);
+            self.set_position(&mut common, cluster, own, FULL);
             self.link(&mut lists, cluster, FREE, false);
         }
     }
@@ -184,14 +186,14 @@ impl SlotAllocator {
     fn set_next(&self, home: &mut Lists, list: usize, before: u32, next: u32) {
         match before {
             NONE => home.head[list] = next,
-            before => self.next[before as usize].store(next, Relaxed),
+            before => self.positions.next[before as usize].store(next, Relaxed),
         }
     }
 
     fn set_prev(&self, home: &mut Lists, list: usize, after: u32, prev: u32) {
         match after {
             NONE => home.tail[list] = prev,
-            after => self.prev[after as usize].store(prev, Relaxed),
+            after => self.positions.prev[after as usize].store(prev, Relaxed),
         }
     }
 
@@ -200,45 +202,45 @@ impl SlotAllocator {
             let list = list as usize;
             let (before, after) =
                 if in_front { (NONE, home.head[list]) } else { (home.tail[list], NONE) };
-            self.prev[cluster as usize].store(before, Relaxed);
-            self.next[cluster as usize].store(after, Relaxed);
+            self.positions.prev[cluster as usize].store(before, Relaxed);
+            self.positions.next[cluster as usize].store(after, Relaxed);
             self.set_next(home, list, before, cluster);
             self.set_prev(home, list, after, cluster);
-            self.all_lists[self.home(cluster)].counts[list].fetch_add(1, Relaxed);
+            self.sets[self.home(cluster)].counts[list].fetch_add(1, Relaxed);
         }
         self.set_state(home, cluster, to);
     }
 
-    /// Removes a cluster from its list, if it is on one, and keeps its place.
+    /// Removes a cluster from its list, if it is on one, and keeps its position.
     pub(super) fn unlink(&self, home: &mut Lists, cluster: u32) {
         let list @ FREE..=WAITING = self.state(cluster) else {
             return;
         };
         let list = list as usize;
-        let before = self.prev[cluster as usize].load(Relaxed);
-        let after = self.next[cluster as usize].load(Relaxed);
+        let before = self.positions.prev[cluster as usize].load(Relaxed);
+        let after = self.positions.next[cluster as usize].load(Relaxed);
         self.set_next(home, list, before, after);
         self.set_prev(home, list, after, before);
-        self.all_lists[self.home(cluster)].counts[list].fetch_sub(1, Relaxed);
+        self.sets[self.home(cluster)].counts[list].fetch_sub(1, Relaxed);
     }
 
     /// Returns true if there is a free cluster. Checks the own free-list set first, because the
     /// other counts are in other processors' caches.
     pub(super) fn has_free_cluster(&self, own: usize) -> bool {
-        self.lists_from(own).any(|index| self.all_lists[index].count(FREE) > 0)
+        self.sets_from(own).any(|index| self.sets[index].count(FREE) > 0)
     }
 
     pub(super) fn has_gaps(&self, own: usize) -> bool {
-        [MOSTLY_FREE, MOSTLY_USED].into_iter().any(|list| self.all_lists[own].count(list) > 0)
+        [MOSTLY_FREE, MOSTLY_USED].into_iter().any(|list| self.sets[own].count(list) > 0)
     }
 
     /// Returns the number of clusters without used slots that no processor holds.
     pub(crate) fn free_clusters(&self) -> u32 {
-        self.all_lists.iter().map(|lists| lists.count(FREE)).sum()
+        self.sets.iter().map(|lists| lists.count(FREE)).sum()
     }
 
     /// Returns the number of clusters without used slots that wait for their discard.
     pub(crate) fn waiting_clusters(&self) -> u32 {
-        self.all_lists.iter().map(|lists| lists.count(WAITING)).sum()
+        self.sets.iter().map(|lists| lists.count(WAITING)).sum()
     }
 }

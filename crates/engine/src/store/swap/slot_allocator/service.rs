@@ -15,21 +15,20 @@ impl SlotAllocator {
         for (cluster, run) in by_cluster(first, end) {
             for (word, mask) in masks(run) {
                 let at = cluster as usize * WORDS + word;
-                let count = (mask & !self.retired[at].fetch_or(mask, SeqCst)).count_ones();
+                withheld += self.retired.insert(at, mask);
                 self.bits[at].fetch_or(mask, SeqCst);
-                withheld += count;
             }
         }
         // Slot 0 does not count: it never holds a page.
         let lost = withheld - u32::from(first == 0 && withheld > 0);
-        self.retired_slots.fetch_add(u64::from(lost), Relaxed);
+        self.retired.slots.fetch_add(u64::from(lost), Relaxed);
     }
 
     pub(crate) fn set_discards(&self, discards: bool) {
         self.discards.store(discards, SeqCst);
         if !discards {
             // Waiting clusters are never discarded now, so they become free.
-            for lists in &self.all_lists {
+            for lists in &self.sets {
                 let mut lists = lists.lock();
                 while let Some(cluster) = lists.first(WAITING) {
                     self.update_list(&mut lists, cluster);
@@ -48,8 +47,8 @@ impl SlotAllocator {
         }
         // The common free-list set comes last: its waiting clusters were set aside and have nothing
         // to discard.
-        self.lists_from(self.lists_of(0)).find_map(|lists| {
-            let mut lists = self.all_lists[lists].lock();
+        self.sets_from(self.set_of(0)).find_map(|lists| {
+            let mut lists = self.sets[lists].lock();
             let cluster = lists.first(WAITING)?;
             self.unlink(&mut lists, cluster);
             self.set_state(&mut lists, cluster, CURRENT);
@@ -58,7 +57,7 @@ impl SlotAllocator {
     }
 
     pub(crate) fn discarded(&self, cluster: u32) {
-        self.set_clean(cluster, true);
+        self.clean.insert(cluster);
         self.relist(&mut self.lock_home(cluster), cluster);
     }
 
@@ -67,7 +66,7 @@ impl SlotAllocator {
     pub(crate) fn set_aside(&self, first: u64, len: usize) {
         let _ = self.free_unused(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
-        for index in 0..self.all_lists.len() {
+        for index in 0..self.sets.len() {
             let (mut lists, common) = self.lock_with_common(index);
             if lists.current.take_if(|current| *current == cluster).is_none() {
                 continue;
@@ -97,7 +96,7 @@ impl SlotAllocator {
 
     /// Releases the processors' current clusters that have no used slot.
     pub(super) fn release_empty(&self) {
-        for lists in &self.all_lists {
+        for lists in &self.sets {
             let mut lists = lists.lock();
             if let Some(cluster) = lists.current.take_if(|cluster| self.is_empty(*cluster)) {
                 self.relist(&mut lists, cluster);
@@ -120,12 +119,15 @@ impl SlotAllocator {
     /// slots in use are retired.
     pub(crate) fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| {
-            let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);
-            let known = self.retired[word].fetch_or(mask, SeqCst);
-            let count = (mask & !known).count_ones();
+            let mask = mask & self.bits[word].load(Acquire) & !self.freezes.limbo(word);
+            let count = self.retired.insert(word, mask);
             self.stripe().fetch_sub(u64::from(count), Relaxed);
-            self.retired_slots.fetch_add(u64::from(count), Relaxed);
+            self.retired.slots.fetch_add(u64::from(count), Relaxed);
             count
         })
+    }
+
+    pub(crate) fn retired_slots(&self) -> u64 {
+        self.retired.slots.load(Relaxed)
     }
 }

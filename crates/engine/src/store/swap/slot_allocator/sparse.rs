@@ -22,7 +22,7 @@ impl SlotAllocator {
 
     /// Adds a cluster that is `ABSENT`; its storage is empty.
     pub(crate) fn add(&self, cluster: u32) {
-        self.set_clean(cluster, true);
+        self.clean.insert(cluster);
         let (home, common) = self.lock_with_common(self.home(cluster));
         if self.state(cluster) == ABSENT {
             self.link_common(home, common, cluster, self.state_for(cluster));
@@ -30,28 +30,28 @@ impl SlotAllocator {
     }
 
     pub(crate) fn set_keep(&self, clusters: u32) {
-        self.keep.store(clusters, Relaxed);
+        self.surplus.keep.store(clusters, Relaxed);
     }
 
     /// Checks for a surplus after a free-list set got a free cluster.
-    pub(super) fn check_surplus(&self, lists: usize) {
-        if self.all_lists[lists].count(FREE) > self.keep.load(Relaxed) {
-            self.has_surplus.store(true, Relaxed);
+    pub(super) fn check_surplus(&self, set: usize) {
+        if self.sets[set].count(FREE) > self.surplus.keep.load(Relaxed) {
+            self.surplus.is_present.store(true, Relaxed);
         }
     }
 
     /// Removes a free cluster from a processor's free-list set that has more than it keeps.
     #[must_use]
     pub(crate) fn take_surplus(&self) -> Option<u32> {
-        if !self.has_surplus.load(Relaxed) {
+        if !self.surplus.is_present.load(Relaxed) {
             return None;
         }
-        let keep = self.keep.load(Relaxed);
+        let keep = self.surplus.keep.load(Relaxed);
         // Skip the common free-list set: its clusters were taken for a processor, which gets them
         // next.
-        let taken = (1..self.all_lists.len()).find_map(|lists| self.take_from(lists, keep));
+        let taken = (1..self.sets.len()).find_map(|set| self.take_from(set, keep));
         if taken.is_none() {
-            self.has_surplus.store(false, Relaxed);
+            self.surplus.is_present.store(false, Relaxed);
         }
         taken
     }
@@ -63,16 +63,16 @@ impl SlotAllocator {
             self.release_empty();
         }
         let is_spare = self.free_clusters() > keep;
-        is_spare.then(|| (0..self.all_lists.len()).find_map(|lists| self.take_from(lists, 0)))?
+        is_spare.then(|| (0..self.sets.len()).find_map(|set| self.take_from(set, 0)))?
     }
 
     /// Removes the free cluster of a free-list set that would be taken last, if it has more than
     /// `keep`.
-    fn take_from(&self, lists: usize, keep: u32) -> Option<u32> {
-        if self.all_lists[lists].count(FREE) <= keep {
+    fn take_from(&self, set: usize, keep: u32) -> Option<u32> {
+        if self.sets[set].count(FREE) <= keep {
             return None;
         }
-        let mut lists = self.all_lists[lists].lock();
+        let mut lists = self.sets[set].lock();
         let cluster = Some(lists.tail[FREE as usize]).filter(|cluster| *cluster != NONE)?;
         self.unlink(&mut lists, cluster);
         self.set_state(&mut lists, cluster, ABSENT);
