@@ -14,6 +14,7 @@ pub mod parsers;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The part of `softswap`'s command line that this program implements.
@@ -45,7 +46,7 @@ pub fn main() -> ExitCode {
         Command::Analyze(args) => analyze::analyze(&args),
     };
     outcome.unwrap_or_else(|refusal| {
-        eprintln!("softswap: {refusal}");
+        let _ = writeln!(std::io::stderr(), "softswap: {refusal}");
         ExitCode::from(refusal.status)
     })
 }

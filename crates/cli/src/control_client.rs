@@ -151,15 +151,17 @@ impl Process {
         entries.split(|&byte| byte == 0).any(|entry| !entry.contains(&b'='))
     }
 
-    /// Returns true if the process is managed, but has no userfaultfd, and therefore no engine.
+    /// Returns true if the process is managed, but has no engine: none of its descriptors is a
+    /// userfaultfd or, with page protection, its own memory.
     pub(crate) fn sleeps(&self) -> bool {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let Ok(descriptors) = descriptors else { return false };
-        let is_uffd = |entry: std::fs::DirEntry| {
+        let memory = PathBuf::from(format!("/proc/{}/mem", self.pid));
+        let is_of_engine = |entry: std::fs::DirEntry| {
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
-            target.as_os_str() == "anon_inode:[userfaultfd]"
+            target.as_os_str() == "anon_inode:[userfaultfd]" || target == memory
         };
-        self.is_managed() == Some(true) && !descriptors.flatten().any(is_uffd)
+        self.is_managed() == Some(true) && !descriptors.flatten().any(is_of_engine)
     }
 
     /// Returns the possible directories of the process's socket: those that its environment

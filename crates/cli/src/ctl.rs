@@ -1,7 +1,7 @@
 //! `softswap ctl`: the settings of a running program.
 
 use crate::control_client::{self, Process};
-use crate::output::print;
+use crate::output::{print, print_message};
 use crate::populate;
 use crate::refusal::{FAILED, Refusal};
 use crate::run::auto_memory::note_on_excess;
@@ -222,7 +222,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     if let Request::Set("memory", value) = request
         && let Some(note) = note_if_too_large(args.pid, &process, value)
     {
-        eprintln!("softswap: note: {note}");
+        print_message(&format!("softswap: note: {note}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@
 //! connections, another collects the figures.
 
 use crate::discover::TreeCollector;
-use crate::output::print;
+use crate::output::{print, print_message};
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::Args;
 use http_body_util::Full;
@@ -89,10 +89,10 @@ pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
         let address = address.map_err(|error| listen_error(args.listen, &error))?;
         print(&format!("softswap: metrics at http://{address}/metrics"))?;
         if !address.ip().is_loopback() {
-            eprintln!(
+            print_message(&format!(
                 "softswap: note: {address} is reachable from other machines: they can see which \
                  programs run"
-            );
+            ));
         }
         serve(&listener).await
     })

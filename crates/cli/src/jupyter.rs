@@ -3,6 +3,7 @@
 use crate::library;
 use crate::output::{lines as visible_lines, print};
 use crate::refusal::{FAILED, OrRefuse, Refusal, plain};
+use crate::run::sourced::without_password;
 use crate::run::{self, program};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
@@ -129,6 +130,11 @@ fn remove(name: &str, prefix: Option<&Path>) -> Result<ExitCode, Refusal> {
 fn install(args: &InstallArgs) -> Result<ExitCode, Refusal> {
     run::check_memory(&args.memory)
         .map_err(|why| bad(format!("--memory {}: {why}", args.memory)))?;
+    let area = |text: &String| {
+        let refuse = |why| bad(format!("--swap {}: {why}", without_password(text)));
+        run::absolute_area(text).map_err(refuse)
+    };
+    let swap = args.swap.iter().map(area).collect::<Result<Vec<_>, _>>()?;
     let name = args.name.clone().unwrap_or_else(|| default_name(&args.memory));
     if !is_name(&name) {
         return Err(bad(format!("--name {name}: use letters, digits, `-`, `_` and `.` only")));
@@ -136,7 +142,7 @@ fn install(args: &InstallArgs) -> Result<ExitCode, Refusal> {
     let own = library::own_executable()?;
     let python = python(&args.python.clone().unwrap_or_else(|| python_of_environment(&own)))?;
     let dir = data_dir(args.prefix.as_deref()).map_err(bad)?.join("kernels").join(&name);
-    let text = format!("{:#}\n", kernel(args, &own, &python));
+    let text = format!("{:#}\n", kernel(args, swap, &own, &python));
     let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("kernel.json"), text));
     let shown = dir.display();
     written.map_err(|error| {
@@ -195,10 +201,10 @@ fn data_dir(prefix: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-fn kernel(args: &InstallArgs, own: &Path, python: &Path) -> serde_json::Value {
+fn kernel(args: &InstallArgs, swap: Vec<String>, own: &Path, python: &Path) -> serde_json::Value {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let mut line = vec![text(own), "run".into(), "--memory".into(), args.memory.clone()];
-    line.extend(args.swap.iter().flat_map(|area| ["--swap".into(), area.clone()]));
+    line.extend(swap.into_iter().flat_map(|area| ["--swap".into(), area]));
     let rest = ["-m", "ipykernel_launcher", "-f", "{connection_file}"];
     line.extend(["--".into(), text(python)]);
     line.extend(rest.map(String::from));

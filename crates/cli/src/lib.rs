@@ -133,7 +133,7 @@ pub fn main() -> ExitCode {
         Command::Remote(args) => args.exec(bench::REMOTE, None),
     };
     outcome.unwrap_or_else(|refusal| {
-        eprintln!("softswap: {}", output::lines(&refusal.to_string()));
+        output::print_message(&format!("softswap: {}", output::lines(&refusal.to_string())));
         ExitCode::from(refusal.status)
     })
 }

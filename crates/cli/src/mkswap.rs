@@ -1,6 +1,6 @@
 //! `softswap mkswap`: makes a file or block device a swap area.
 
-use crate::output::print;
+use crate::output::{print, print_message};
 use crate::refusal::{FAILED, Refusal, plain};
 use crate::swapon_raw;
 use clap::Args;
@@ -105,7 +105,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
         is_byte_swapped: false,
     };
     for warning in storage.warnings() {
-        eprintln!("softswap: mkswap: {shown}: {warning}");
+        print_message(&format!("softswap: mkswap: {shown}: {warning}"));
     }
     let filled = match args.raw {
         true => swapon_raw::fill(storage.file(), pages * PAGE_SIZE as u64),

@@ -27,6 +27,12 @@ pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
     }
 }
 
+/// Writes a line to standard error. Ignores errors: a closed pipe must change neither the command nor
+/// its exit status.
+pub(crate) fn print_message(text: &str) {
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

@@ -72,7 +72,7 @@ fn full_text(path: &Path, free_bytes: u64, reserve_bytes: u64) -> String {
     format!(
         "the swap directory {shown} is full: {free} free, but {reserve} are kept in reserve and at \
          least {start} more are needed; free space there, choose another directory with --swap \
-         DIR, or lower the reserve with --reserve SIZE"
+         DIR, or lower the reserve with `softswap run --reserve SIZE`"
     )
 }
 

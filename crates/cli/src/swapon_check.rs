@@ -2,11 +2,11 @@
 
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
+use crate::run::resolve::resolve_storage;
 use crate::swapdir;
 use crate::swapon_raw::{Raw, RawFacts};
 use clap::Args;
 use serde::Serialize;
-use softswap_engine::api::settings::Config;
 use softswap_engine::store::swap::named::{Activated, activate};
 use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
@@ -107,7 +107,7 @@ pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> 
 }
 
 fn directory(path: &Path) -> Result<Found, Refusal> {
-    let reserve_bytes = Config::default().reserve_bytes;
+    let reserve_bytes = resolve_storage()?.reserve_bytes;
     let dir = swapdir::check("swapon-check", path, reserve_bytes)?;
     Ok(Found {
         kind: "directory",

@@ -37,7 +37,7 @@ pub(crate) async fn run(queue_fd: i32) -> ExitCode {
     match try_to_run(queue_fd).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("softswap-remote: {error}");
+            let _ = writeln!(std::io::stderr(), "softswap-remote: {error}");
             ExitCode::FAILURE
         }
     }

@@ -174,7 +174,8 @@ fn with_url(
 }
 
 fn refuse(status: u8, message: &str) -> ExitCode {
-    eprintln!("softswap remote: {message}");
+    // Ignore errors: a closed pipe must not change the exit status.
+    let _ = writeln!(std::io::stderr(), "softswap remote: {message}");
     ExitCode::from(status)
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     if let Some(runtime) = args.profile {
         let profile = seccomp_profile::make(runtime, args.from.as_deref())?;
         output::print(&profile.json)?;
-        eprint!("{}", profile.note);
+        output::print_message(profile.note.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     let surroundings = limits::Surroundings::detect();

@@ -5,7 +5,8 @@ use super::cluster;
 use crate::library;
 use crate::refusal::{Refusal, plain};
 use crate::run::areas::{self, is_url};
-use crate::run::sourced::without_password;
+use crate::run::resolve::resolve_storage;
+use crate::run::sourced::{Sourced, without_password};
 use crate::swapdir::{self, SwapDir};
 use crate::swapon_raw;
 use softswap_engine::api::settings::{AreaSpec, Config};
@@ -18,7 +19,17 @@ use std::process::Command;
 pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
-    let chosen = chosen(asked);
+    let storage = match resolve_storage() {
+        Ok(storage) => storage,
+        Err(refusal) => {
+            return vec![Check::fatal(
+                "settings",
+                refusal.to_string(),
+                "softswap run --help".into(),
+            )];
+        }
+    };
+    let chosen = chosen(asked, &storage.areas);
     let has_local_disk =
         chosen.iter().any(|(location, _)| matches!(location, Ok(AreaLocation::Directory(_))));
     for (location, from) in chosen {
@@ -44,7 +55,7 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
                 continue;
             }
         };
-        match swapdir::check(&from, &path, Config::default().reserve_bytes) {
+        match swapdir::check(&from, &path, storage.reserve_bytes) {
             Ok(dir) => {
                 checks.push(directory(&dir));
                 checks.extend(swap_file(&dir));
@@ -83,22 +94,19 @@ impl AreaLocation {
     }
 }
 
-/// Returns the storage that `run` would use, and the setting that selects it.
-fn chosen(asked: &[String]) -> Vec<(Result<AreaLocation, String>, String)> {
-    match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
-        ([_, ..], _) => {
-            let from = |text: &str| format!("--swap {}", without_password(text));
-            asked.iter().map(|text| (AreaLocation::parse(text), from(text))).collect()
-        }
-        ([], Some(text)) => {
-            let from = format!("SOFTSWAP_SWAP={}", without_password(&text));
-            areas::each(&text).map(|text| (AreaLocation::parse(text), from.clone())).collect()
-        }
-        ([], None) => {
-            let paths = Config::default().areas.into_iter().map(|area| area.path);
-            paths.map(|path| (Ok(AreaLocation::Directory(path)), "the default".into())).collect()
-        }
+/// Returns the storage that `run` would use, and the setting that selects it: the areas given to
+/// `doctor`, else those of the variable or the settings file, else the default.
+fn chosen(given: &[String], settings: &[Sourced]) -> Vec<(Result<AreaLocation, String>, String)> {
+    if !given.is_empty() {
+        let from = |text: &str| format!("--swap {}", without_password(text));
+        return given.iter().map(|text| (AreaLocation::parse(text), from(text))).collect();
     }
+    if !settings.is_empty() {
+        let area = |area: &Sourced| (AreaLocation::parse(&area.text), area.shown.clone());
+        return settings.iter().map(area).collect();
+    }
+    let paths = Config::default().areas.into_iter().map(|area| area.path);
+    paths.map(|path| (Ok(AreaLocation::Directory(path)), "the default".into())).collect()
 }
 
 fn directory(dir: &SwapDir) -> Check {

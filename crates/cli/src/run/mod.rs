@@ -32,15 +32,17 @@ mod report;
 
 pub(crate) use options::RunArgs;
 
-use crate::refusal::{OrRefuse, Refusal};
+use crate::output::print_message;
+use crate::refusal::{OrRefuse, Refusal, plain};
 use crate::tree_peaks::TreePeaks;
 use crate::{control_client, library};
 use checks::{Found, Supervised};
-use softswap_engine::api::settings::{Config, ENV_PREFIX, place};
+use softswap_engine::api::settings::{Config, ENV_PREFIX, MIN_MEMORY_BYTES, place};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
 use softswap_view::report::{OutsideBudget, Report};
-use softswap_view::{summary, units};
+use softswap_view::summary;
+use softswap_view::units::{self, Amount};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -49,11 +51,27 @@ use std::time::{Duration, Instant};
 use supervise::{Ending, Finished};
 use tree_areas::{TreeAreas, start_helpers};
 
+/// Checks a value of `--memory` that another run will use.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
-    match auto_memory::Bounds::parse(text) {
-        Some(bounds) => bounds.map(drop),
-        None => units::parse_amount(text).map(drop),
+    match (auto_memory::Bounds::parse(text), units::parse_amount(text)) {
+        (Some(bounds), _) => bounds.map(drop),
+        (None, Ok(Amount::Bytes(bytes))) if bytes < MIN_MEMORY_BYTES => Err(format!(
+            "too little: the engine needs at least {} of DRAM",
+            units::bytes(MIN_MEMORY_BYTES)
+        )),
+        (None, amount) => amount.map(drop),
     }
+}
+
+/// Checks a value of `--swap` that another run will use. Returns it with an absolute path.
+pub(crate) fn absolute_area(text: &str) -> Result<String, String> {
+    areas::parse(text)?;
+    if areas::is_url(text) {
+        return Ok(text.into());
+    }
+    // Options follow the path, so the text is absolute if the path is.
+    let absolute = std::path::absolute(text).map_err(|error| plain(&error))?;
+    Ok(absolute.to_string_lossy().into_owned())
 }
 
 /// Runs the program. Returns the program's exit status.
@@ -73,7 +91,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         notes
             .iter()
             .chain(&control_client::note())
-            .for_each(|note| eprintln!("softswap: note: {note}"));
+            .for_each(|note| print_message(&format!("softswap: note: {note}")));
     }
 
     let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS)
@@ -127,7 +145,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let outside_bytes = figures.outside_budget.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
     figures.largest_budget_bytes = Some(oom_kills.fitting_bytes(outside_bytes) >> 20 << 20);
     if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
-        eprintln!("softswap: {why}");
+        print_message(&format!("softswap: {why}"));
     }
     if !config.quiet {
         let summary = summary::text(&figures, settled.verbose);

@@ -1,5 +1,6 @@
 //! Writes the closing figures to a file, as JSON or as a page.
 
+use crate::output::print_message;
 use crate::output_file::OutputFile;
 use crate::refusal::{Refusal, USAGE, plain};
 use softswap_engine::api::settings::Config;
@@ -41,10 +42,10 @@ pub(super) fn write(mut file: OutputFile, report: &Report) {
     let written = text.map_err(io::Error::from).and_then(|text| file.write(&(text + "\n")));
     if let Err(error) = written {
         let (path, why) = (file.path.display(), plain(&error));
-        eprintln!(
+        print_message(&format!(
             "softswap: the report could not be written to {path}: {why}; the program was not \
              affected"
-        );
+        ));
     }
 }
 

@@ -6,7 +6,7 @@ use super::areas;
 use super::auto_memory::{Bounds, fitting_bytes, note_on_excess};
 use super::options::{CommandLineOptions, RunArgs, options};
 use super::sourced::{Sourced, without_password};
-use super::unknown_variables::{unknown_variables, variable_of};
+use super::unknown_variables::{check_variables, unknown_variables, variable_of};
 use crate::refusal::{Refusal, plain};
 use softswap_engine::api::settings::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_sys::memory::dram_bytes;
@@ -42,10 +42,31 @@ struct Sources<'a, E> {
     given: &'a CommandLineOptions,
     env: E,
     file: toml::Table,
-    file_path: &'a Path,
+    file_path: PathBuf,
 }
 
-impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
+impl<'a, E: Fn(&str) -> Option<String>> Sources<'a, E> {
+    /// Reads the settings file: that of `--config`, else that of the variable.
+    fn read(
+        given: &'a CommandLineOptions,
+        config: Option<PathBuf>,
+        env: E,
+        options: &[clap::Arg],
+    ) -> Result<Self, Refusal> {
+        let in_env = || env("SOFTSWAP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let file_path = config.or_else(in_env);
+        let file = file_path.as_deref().map(|path| read_file(path, options)).transpose()?;
+        let (file, file_path) = (file.unwrap_or_default(), file_path.unwrap_or_default());
+        Ok(Self { given, env, file, file_path })
+    }
+
+    fn reserve_bytes(&self) -> Result<u64, Refusal> {
+        match self.pick("reserve")? {
+            Some(reserve) => parse_size(&reserve.text).map_err(|why| reserve.refuse(why)),
+            None => Ok(Config::default().reserve_bytes),
+        }
+    }
+
     /// Returns the effective value of an option. `name` is spelled as in the file (`no_move`).
     fn pick(&self, name: &str) -> Result<Option<Sourced>, Refusal> {
         Ok(self.pick_all(name)?.pop())
@@ -135,15 +156,8 @@ pub(super) fn resolve(
     args: &RunArgs,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Resolved, Refusal> {
-    let file_path = args
-        .config
-        .clone()
-        .or_else(|| env("SOFTSWAP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
     let options = options();
-    let read = |path: &Path| read_file(path, &options);
-    let file = file_path.as_deref().map(read).transpose()?.unwrap_or_default();
-    let file_path = file_path.unwrap_or_default();
-    let sources = Sources { given: &args.given, env, file, file_path: &file_path };
+    let sources = Sources::read(&args.given, args.config.clone(), env, &options)?;
     let mut notes = Vec::new();
     let mut config = Config::default();
     for option in &options {
@@ -172,9 +186,8 @@ pub(super) fn resolve(
         Some(_) => true,
     };
     config.is_moving = auto.is_some() || parks_on_stop;
-    if let Some(reserve) = sources.pick("reserve")? {
-        config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
-    }
+    config.reserve_bytes = sources.reserve_bytes()?;
+    check_variables(&options, std::env::vars_os())?;
     notes.extend(unknown_variables(&options, std::env::vars_os()));
     let swap = sources.pick_all("swap")?;
     let common;
@@ -208,6 +221,21 @@ pub(super) fn resolve(
         parks_on_stop,
         notes,
     })
+}
+
+/// Where `run` without options stores pages.
+pub(crate) struct Storage {
+    pub(crate) reserve_bytes: u64,
+    /// The values of `swap`; empty for the default.
+    pub(crate) areas: Vec<Sourced>,
+}
+
+/// Resolves the reserve and the swap areas as for a `run` without options.
+pub(crate) fn resolve_storage() -> Result<Storage, Refusal> {
+    let (given, options) = (CommandLineOptions::default(), options());
+    check_variables(&options, std::env::vars_os())?;
+    let sources = Sources::read(&given, None, |name| std::env::var(name).ok(), &options)?;
+    Ok(Storage { reserve_bytes: sources.reserve_bytes()?, areas: sources.pick_all("swap")? })
 }
 
 /// Sets the field with the option's name in the engine's table. `--no-encrypt` turns `encrypt` off,
@@ -277,7 +305,7 @@ fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> 
 pub(crate) fn parse_settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
     let file = parse_file(text, &options())?;
     let (given, env) = (CommandLineOptions::default(), |_: &str| None);
-    let sources = Sources { given: &given, env, file, file_path: Path::new("it") };
+    let sources = Sources { given: &given, env, file, file_path: "it".into() };
     let mut settings = Vec::new();
     for name in sources.file.keys() {
         let values = sources.pick_all(name).map_err(|why| why.to_string())?;
@@ -307,7 +335,9 @@ fn resolve_memory(
             return Err(asked.refuse("only --memory, the budget of the whole tree, can be auto"));
         }
         let bounds = bounds.map_err(|why| asked.refuse(why))?;
-        notes.extend(note_if_too_large(&asked.shown, bounds.floor_bytes));
+        let remedy = |mib| format!("--memory auto, or --memory {mib}M");
+        let available = memory_limits::available();
+        notes.extend(note_on_excess(&asked.shown, bounds.floor_bytes, &available, remedy));
         return Ok((bounds.first(), Some(bounds)));
     }
     let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
@@ -337,15 +367,13 @@ fn resolve_memory(
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
-    notes.extend(note_if_too_large(&asked.shown, bytes));
+    let remedy = |mib| match is_per_process {
+        true => format!("{option} {mib}M"),
+        false => format!("--memory auto, or --memory {mib}M"),
+    };
+    notes.extend(note_on_excess(&asked.shown, bytes, &memory_limits::available(), remedy));
     // Tables are sized for the resident memory.
     Ok((bytes.min(dram_bytes()), None))
-}
-
-/// Returns a note if the budget does not fit the memory that is available now.
-fn note_if_too_large(shown: &str, bytes: u64) -> Option<String> {
-    let remedy = |mib| format!("--memory auto, or --memory {mib}M");
-    note_on_excess(shown, bytes, &memory_limits::available(), remedy)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use softswap_remote::url::{OPTIONS, has_user_in_options, is_url};
 use std::fmt::Display;
 
 #[derive(Debug)]
-pub(super) struct Sourced {
-    pub(super) text: String,
+pub(crate) struct Sourced {
+    pub(crate) text: String,
     /// Text for messages: `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
-    pub(super) shown: String,
+    pub(crate) shown: String,
 }
 
 impl Sourced {

@@ -26,8 +26,9 @@ pub(super) enum Ending {
     Killed(i32),
 }
 
-/// Signals that are forwarded, in addition to real-time signals.
-const FORWARDED: [i32; 14] = [
+/// Signals that are forwarded, in addition to real-time signals. The others cannot be caught, or
+/// have a meaning for this process itself.
+const FORWARDED: [i32; 23] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -42,6 +43,15 @@ const FORWARDED: [i32; 14] = [
     libc::SIGURG,
     libc::SIGIO,
     libc::SIGPWR,
+    libc::SIGABRT,
+    libc::SIGTRAP,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGSYS,
+    libc::SIGPROF,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGSTKFLT,
 ];
 
 /// Results of a program that has ended.
@@ -143,7 +153,7 @@ fn forward_until_exit(
             let is_for_it = received.from_process && !is_of_its_group(received.sender, program);
             if received.signal != libc::SIGCHLD && is_for_it {
                 // If the program has exited in the meantime, `reap` reports the exit.
-                let _ = child::send(program, received.signal);
+                let _ = child::forward(program, &received);
             }
         }
         if let Some(ending) = reap(pid, &mut stops)? {

@@ -1,6 +1,7 @@
 //! Notes about variables in the environment that look like settings but are none.
 
 use crate::library;
+use crate::refusal::Refusal;
 use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_remote::secret;
 use softswap_sys::control_socket;
@@ -29,6 +30,26 @@ const OF_TESTS: [&str; 16] = [
 /// Returns the variable that sets an option.
 pub(super) fn variable_of(name: &str) -> String {
     format!("SOFTSWAP_{}", name.to_ascii_uppercase())
+}
+
+/// Refuses variables of options whose value is not text: they would count as unset.
+pub(super) fn check_variables(
+    options: &[clap::Arg],
+    mut variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<(), Refusal> {
+    let names: Vec<_> =
+        options.iter().map(|option| variable_of(option.get_id().as_str())).collect();
+    let is_bad = |(name, value): &(OsString, OsString)| {
+        value.to_str().is_none() && names.iter().any(|known| name == known.as_str())
+    };
+    match variables.find(is_bad) {
+        None => Ok(()),
+        Some((name, value)) => Err(Refusal::usage(format!(
+            "{}={}: the value is not UTF-8; use another path, or the option",
+            name.to_string_lossy(),
+            value.to_string_lossy()
+        ))),
+    }
 }
 
 /// Returns notes about variables that softswap does not know.

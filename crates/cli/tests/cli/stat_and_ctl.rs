@@ -215,16 +215,11 @@ fn setting_takes_effect_immediately() {
     if program.stats().get(Counter::UsesIoUring) == 0 {
         return eprintln!("skipped: polling requires io_uring");
     }
-    let read = || program.stats().faults(Tier::Disk);
-    let many_reads = read() + 10_000;
-    eventually("a polled read", || polled() > 0 || read() > many_reads);
-    if polled() == 0 && !is_root() {
-        return eprintln!("skipped: the user's limit on locked memory allows no ring for reads");
-    }
+    eventually("a polled read", || polled() > 0);
     stdout_of(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
     // With one thread at most one read was in progress when the setting changed.
     let before = polled();
-    assert_ne!(before, 0);
+    let read = || program.stats().faults(Tier::Disk);
     let wanted_reads = read() + 200;
     eventually("more reads", || read() > wanted_reads);
     assert!(polled() <= before + 1);
