@@ -9,9 +9,10 @@
  * bytes.
  *
  * A system call cannot wait for an evicted page, and fails with EFAULT: softswap_pin() its buffers,
- * or create the pool with guard_calls. A touch of an evicted page raises SIGBUS, which the library
- * handles. It passes other SIGBUS to the handler that was installed before the first pool. A
- * thread that touches a region needs 64 KiB of its stack.
+ * or create the pool with guard_calls. A touch of an evicted page raises SIGBUS, or SIGSEGV where
+ * userfaultfd is refused, as in containers. The library handles it, and passes such signals for
+ * other reasons to the handler that was installed before the first pool. A thread that touches a
+ * region must not block the signal, and needs 64 KiB of its stack.
  *
  * Use softswap_advise() for advice. A madvise() that drops pages of a region (MADV_DONTNEED) loses
  * pages that only DRAM holds. A later touch of one, perhaps after seconds, stops the program.

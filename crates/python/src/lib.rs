@@ -8,6 +8,8 @@ mod numpy_memory;
 #[pyo3::pymodule]
 mod _softswap {
     #[pymodule_export]
+    use crate::errors::AreaError;
+    #[pymodule_export]
     use crate::numpy_memory::{Handler, restore};
     #[pymodule_export]
     use crate::pool::{Pin, Pool, Region};

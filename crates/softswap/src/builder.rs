@@ -27,6 +27,8 @@ use std::sync::Arc;
 #[must_use]
 pub struct Builder {
     config: Config,
+    /// True if the program has chosen the budget.
+    has_memory: bool,
     is_guarded: bool,
 }
 
@@ -43,9 +45,8 @@ impl Pool {
     /// # drop(builder);
     /// ```
     pub fn builder() -> Builder {
-        let memory_bytes = default_memory_bytes(memory_limits::available().bytes);
-        let config = Config { memory_bytes, areas: Vec::new(), ..Config::default() };
-        Builder { config, is_guarded: false }
+        let config = Config { areas: Vec::new(), ..Config::default() };
+        Builder { config, has_memory: false, is_guarded: false }
     }
 }
 
@@ -78,6 +79,7 @@ impl Builder {
     pub fn memory_bytes(mut self, bytes: u64) -> Builder {
         // Tables are sized for the resident memory.
         self.config.memory_bytes = bytes.min(dram_bytes());
+        self.has_memory = true;
         self
     }
 
@@ -163,9 +165,12 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::TooLittleMemory`]; [`Error::Area`], also for a directory on a tmpfs, which is DRAM;
-    /// [`Error::Unsupported`] if the kernel or a container has no userfaultfd;
+    /// [`Error::Unsupported`] if the kernel or a container refuses what a pool needs;
     /// [`Error::NoAddresses`] with too many pools; [`Error::Kernel`].
     pub fn build(mut self) -> Result<Pool> {
+        if !self.has_memory {
+            self.config.memory_bytes = default_memory_bytes(memory_limits::available().bytes);
+        }
         if self.config.areas.is_empty() {
             self.config.areas.push(AreaSpec::new("/var/tmp"));
         }

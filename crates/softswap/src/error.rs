@@ -108,6 +108,12 @@ pub enum Error {
         /// Limit of all pins in bytes.
         most_bytes: usize,
     },
+    /// The number of pins is limited, too.
+    #[error("a pool has at most {most} pins; release some, or pin longer ranges")]
+    TooManyPins {
+        /// Limit of all pins.
+        most: usize,
+    },
     /// Other threads may be reading the region.
     #[error(
         "content can be dropped only while no other code uses the region; release its pins and \
@@ -160,7 +166,7 @@ impl Error {
             Error::Area { errno, .. } => *errno,
             Error::Page(_) => EIO,
             Error::Unsupported { .. } => ENOSYS,
-            Error::Pinned { .. } => EAGAIN,
+            Error::Pinned { .. } | Error::TooManyPins { .. } => EAGAIN,
             Error::Shared => EBUSY,
             Error::OtherProcess => EOWNERDEAD,
             Error::Kernel(error) => error.raw_os_error().unwrap_or(EIO),

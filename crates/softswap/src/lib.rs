@@ -22,8 +22,7 @@
 //!
 //! # Requirements
 //!
-//! Linux on x86_64 with userfaultfd: 5.11 or newer, better 6.8. `softswap doctor` lists what a
-//! machine lacks.
+//! Linux on x86_64: 4.18 or newer, better 6.8. `softswap doctor` lists what a machine lacks.
 //!
 //! # System calls
 //!
@@ -39,12 +38,13 @@
 //!
 //! # Signals
 //!
-//! A touch of an absent page raises SIGBUS, which the program does not notice. The first pool
-//! installs the handler; SIGBUS for other reasons is passed to the previous handler. A program that
-//! needs its own SIGBUS handler installs it before its first pool, or passes signals on to the
-//! handler that it replaces. The handler runs on the stack of the touching thread and needs 64 KiB
-//! of it ([`STACK_NEEDED_BYTES`]). Alternate signal stacks are not changed, so a signal handler on
-//! a small one must not touch a region. A thread that touches a region must not block SIGBUS.
+//! A touch of an absent page raises SIGBUS, or SIGSEGV where userfaultfd is refused, as in
+//! containers. The program does not notice it. The first pool installs the handler; signals for
+//! other reasons are passed to the previous handler. A program that needs its own handler of this
+//! signal installs it before its first pool, or passes signals on to the handler that it replaces.
+//! The handler runs on the stack of the touching thread and needs 64 KiB of it
+//! ([`STACK_NEEDED_BYTES`]). Alternate signal stacks are not changed, so a signal handler on a small
+//! one must not touch a region. A thread that touches a region must not block the signal.
 //!
 //! A page that cannot be faulted in, because the disk failed or returned other data than was
 //! written, never reads as zeroes. A line on standard error states the reason, and the touch raises

@@ -21,8 +21,11 @@ impl Held {
         // `drop` reverts these additions.
         running.with(|engine| {
             let pages = engine.pages_under(start, len);
-            let has_space = running.pins.fetch_add(1, Relaxed) < MAX_PINS && engine.try_hold(pages);
-            if !has_space {
+            if running.pins.fetch_add(1, Relaxed) >= MAX_PINS {
+                running.pins.fetch_sub(1, Relaxed);
+                return Err(Error::TooManyPins { most: MAX_PINS });
+            }
+            if !engine.try_hold(pages) {
                 running.pins.fetch_sub(1, Relaxed);
                 let most_bytes = engine.hold_limit_bytes();
                 return Err(Error::Pinned { asked_bytes: len, most_bytes });

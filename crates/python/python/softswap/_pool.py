@@ -1,18 +1,11 @@
 """Pools of memory larger than DRAM, for NumPy."""
 import contextlib
-import errno
 import json
 import math
 import operator
 import os
 
 from . import _softswap
-
-
-# Errors of a swap area that cannot be used.
-SWAP_ERRORS = (
-    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EOPNOTSUPP,
-)
 
 
 class SwapError(OSError, ValueError):
@@ -51,9 +44,12 @@ def _areas(swap):
 
 def _shape(shape):
     try:
-        return (operator.index(shape),)
+        lengths = (operator.index(shape),)
     except TypeError:
-        return tuple(operator.index(length) for length in shape)
+        lengths = tuple(operator.index(length) for length in shape)
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"shape={shape!r}: a length must not be negative")
+    return lengths
 
 
 def _part(array):
@@ -85,17 +81,15 @@ class Pool:
     With `guard_calls=True` the pool is refused if no filter can be installed.
 
     A forked child (`multiprocessing` by "fork") cannot use pools of its parent: a touch of such
-    an array is a segmentation fault. It may create pools of its own. Install a SIGBUS handler of
-    the program before the first pool.
+    an array is a segmentation fault. It may create pools of its own. Install a handler of
+    SIGBUS before the first pool (of SIGSEGV where userfaultfd is refused, as in containers).
     """
 
     def __init__(self, memory=None, swap="/var/tmp", *, encrypt=True, guard_calls=None):
         try:
             budget = None if memory is None else _size(memory)
             self._pool = _softswap.Pool(budget, _areas(swap), encrypt, guard_calls)
-        except OSError as error:
-            if error.errno not in SWAP_ERRORS:
-                raise
+        except _softswap.AreaError as error:
             raise SwapError(error.errno, f"swap={swap!r}: {error.strerror}") from None
 
     def __repr__(self):
