@@ -42,8 +42,12 @@ impl Core {
         self.memory.space.metadata_bytes() + self.policies.clock.refaults.metadata_bytes()
     }
 
+    /// Returns the number of bytes in use. While they are counted, pages become pool objects and
+    /// pool objects pages. With the smaller number of pages, none of them counts twice.
     pub(crate) fn used_bytes(&self) -> usize {
-        self.memory.budget.used_bytes(self.other_bytes())
+        let budget = &self.memory.budget;
+        let (pages, other_bytes) = (budget.pages(), self.other_bytes());
+        budget.used_with(pages.min(budget.pages()), other_bytes)
     }
 
     pub(super) fn non_resident_slots(&self) -> u64 {

@@ -139,7 +139,8 @@ impl Budget {
         self.used_with(self.pages(), other_bytes)
     }
 
-    fn used_with(&self, pages: usize, other_bytes: usize) -> usize {
+    /// Returns the number of bytes in use if `pages` are in DRAM.
+    pub(crate) fn used_with(&self, pages: usize, other_bytes: usize) -> usize {
         let own = pages.saturating_sub(self.inherited.load(Relaxed));
         self.fixed_bytes() + own * PAGE_SIZE + other_bytes
     }

@@ -312,10 +312,20 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
     if target_claim.before().is_protected() {
         return Ok(false);
     }
-    if target_claim.before().is_resident() {
-        core.memory.window.discard(target, 1)?;
-        core.memory.space.sub_resident(target);
-        core.memory.budget.release(1);
+    // The target may have been faulted in since it was mapped, and evicted.
+    match target_claim.before().place() {
+        Place::Resident { .. } => {
+            core.memory.window.discard(target, 1)?;
+            core.memory.space.sub_resident(target);
+            core.memory.budget.release(1);
+        }
+        // As in `drop_content`. Retry without this claim, for which the batch may be waiting.
+        Place::Staged { .. } => {
+            core.memory.budget.release(1);
+            target_claim.publish(Place::Vacant);
+            return Ok(false);
+        }
+        place => core.stores.free(place),
     }
     let source_claim = core.memory.pages.claim(source);
     let place = source_claim.before().place();

@@ -134,7 +134,9 @@ impl Pages {
     ) -> io::Result<()> {
         if let Some(pagemap) = &self.pagemap {
             match scan(pagemap, range.clone(), body) {
-                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                    return find_by_pagemap(pagemap, range, body);
+                }
                 result => return result,
             }
         }
@@ -181,6 +183,46 @@ fn scan(
             return Err(io::ErrorKind::InvalidData.into());
         }
         at = walk_end;
+    }
+    Ok(())
+}
+
+/// Finds the same runs on kernels without PAGEMAP_SCAN, by reading a word for each page.
+fn find_by_pagemap(
+    pagemap: &OwnedFd,
+    range: Range<usize>,
+    body: &mut dyn FnMut(Range<usize>),
+) -> io::Result<()> {
+    const WORD: usize = size_of::<u64>();
+    const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+    let mut words = vec![0_u8; PAGES_PER_CALL * WORD];
+    for start in range.clone().step_by(PAGES_PER_CALL * PAGE_SIZE) {
+        let pages = ((range.end - start) / PAGE_SIZE).min(PAGES_PER_CALL);
+        let words = &mut words[..pages * WORD];
+        read_exactly(pagemap, words, (start / PAGE_SIZE * WORD) as u64)?;
+        let (words, _) = words.as_chunks::<WORD>();
+        let is_used = |word: &[u8; WORD]| u64::from_ne_bytes(*word) & PRESENT_OR_SWAPPED != 0;
+        let mut at = start;
+        for run in words.chunk_by(|one, other| is_used(one) == is_used(other)) {
+            let end = at + run.len() * PAGE_SIZE;
+            if is_used(&run[0]) {
+                body(at..end);
+            }
+            at = end;
+        }
+    }
+    Ok(())
+}
+
+fn read_exactly(file: &OwnedFd, mut to: &mut [u8], mut position: u64) -> io::Result<()> {
+    while !to.is_empty() {
+        match rustix::io::pread(file, &mut *to, position)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => {
+                to = &mut to[len..];
+                position += len as u64;
+            }
+        }
     }
     Ok(())
 }
@@ -252,5 +294,9 @@ VmFlags: mr mw me dc
             pages.each_run(range.clone(), &mut |run| found.push(run)).unwrap();
             assert_eq!(found, expected, "{pages:?}");
         }
+        let pagemap = OwnedFd::from(File::open("/proc/thread-self/pagemap").unwrap());
+        let mut found = Vec::new();
+        find_by_pagemap(&pagemap, range, &mut |run| found.push(run)).unwrap();
+        assert_eq!(found, expected, "without PAGEMAP_SCAN");
     }
 }

@@ -237,12 +237,14 @@ impl Uffd {
     /// The kernel's result of an unfinished move is unreliable (Linux 6.18). If it had to wait for
     /// a page (compaction migrates pages at any time), it may still move that page and later ones,
     /// but return EAGAIN with the smaller count, or EEXIST for the page that it has moved. So this
-    /// function checks which pages are present.
+    /// function checks which pages are present. The kernel's count is never too large, and includes
+    /// pages in the kernel's own swap, which are not present.
     pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
         retrying(len, |done| {
             let (result, moved) = self.transfer(IOCTL_MOVE, to, from, len, DONTWAKE, done);
             let Err(error) = result else { return (result, moved) };
-            let moved = leading_moved(to + done, from + done, len - done).unwrap_or(moved);
+            let seen = leading_moved(to + done, from + done, len - done).unwrap_or(0);
+            let moved = moved.max(seen);
             let has_moved = moved > 0 && error.raw_os_error() == Some(libc::EEXIST);
             let eagain = || io::Error::from_raw_os_error(libc::EAGAIN);
             (Err(if has_moved { eagain() } else { error }), moved)

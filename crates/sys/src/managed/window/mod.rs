@@ -187,6 +187,9 @@ impl Window {
         // A core dump would contain the whole reservation, but not the swapped-out pages.
         self.advise(start, len, libc::MADV_DONTDUMP)?;
         self.advise(start, len, libc::MADV_DONTFORK)?;
+        // The engine implements MADV_WIPEONFORK. The kernel must not: a page that the engine moves
+        // to a mapping at the same address would be wiped. Fails before Linux 4.14 only.
+        let _ = self.advise(start, len, libc::MADV_KEEPONFORK);
         // With PR_SET_MEMORY_MERGE, KSM would merge managed pages, and merged pages lose their
         // protection (seen in Linux 6.18). The advice fails only on kernels without KSM.
         let _ = self.advise(start, len, libc::MADV_UNMERGEABLE);
@@ -463,14 +466,16 @@ impl Window {
         self.register(start, len)
     }
 
-    /// Returns true if `page` is present: the kernel has mapped it, or will do so by itself.
+    /// Returns true if `page` is present: the kernel has mapped it, or will do so by itself, because
+    /// it has swapped the page out.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
         if let Some(access) = self.page_access() {
             return Ok(access.is_present(page as usize));
         }
         let mut present = [0];
         uffd::present(self.address(page, 1), PAGE_SIZE, &mut present)?;
-        Ok(present[0] & 1 == 1)
+        // `mincore` does not report pages in the kernel's swap, but they can be read.
+        Ok(present[0] & 1 == 1 || self.copy_from(self.address(page, 1), &mut [0]).is_ok())
     }
 
     /// Gives this process its own copy of a page that it shares with a forked relative. Fails if
@@ -502,7 +507,7 @@ impl Window {
         if let Some(access) = self.page_access() {
             return access.read(page as usize, to);
         }
-        if self.copy_page(from, to).is_ok() {
+        if self.copy_from(from, to).is_ok() {
             return Ok(());
         }
         self.take_unreadable(from, to)?;
@@ -517,21 +522,22 @@ impl Window {
         }
     }
 
-    fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
-        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
-        let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
+    /// Copies bytes of one page.
+    fn copy_from(&self, from: usize, to: &mut [u8]) -> io::Result<()> {
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+        let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
         // A process may always read its own memory with this call, under any user.
         if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-        // SAFETY: the kernel reads the two `iovec`, and writes at most a page to `to`, which is
-        // borrowed exclusively. It reads the page at `from`, or returns EFAULT.
+        // SAFETY: the kernel reads the two `iovec`, and writes at most `to.len()` bytes to `to`,
+        // which is borrowed exclusively. It reads the page at `from`, or returns EFAULT.
         let read =
             unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
         match raw::check(read)? {
-            PAGE_SIZE => Ok(()),
+            len if len == to.len() => Ok(()),
             _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
     }
@@ -543,7 +549,7 @@ impl Window {
         if let Some(access) = self.page_access() {
             return access.take(page as usize, to);
         }
-        match self.copy_page(from, to) {
+        match self.copy_from(from, to) {
             Ok(()) => self.advise(from, PAGE_SIZE, libc::MADV_DONTNEED),
             Err(_) => self.take_unreadable(from, to),
         }
