@@ -269,6 +269,30 @@ static void overflown(int signal, siginfo_t *info, void *context)
     say("overflow: signal %d", signal);
     _exit(3);
 }
+static unsigned char small_stack[8 * PAGE] __attribute__((aligned(4096)));
+static void start_program(int signal)
+{
+    execl("/not/there", "there", "argument", NULL);
+    say("%d %s", signal == SIGUSR1, strerrorname_np(errno));
+}
+
+/* glibc needs a few hundred bytes for it. */
+CASE(exec_on_a_small_stack)
+{
+    start();
+    size_t below = 4 * PAGE;
+    memset(small_stack, 0x5a, below);
+    stack_t stack = {.ss_sp = small_stack + below, .ss_size = sizeof small_stack - below};
+    MUST(sigaltstack(&stack, NULL));
+    struct sigaction action = {.sa_flags = SA_ONSTACK, .sa_handler = start_program};
+    MUST(sigaction(SIGUSR1, &action, NULL));
+    raise(SIGUSR1);
+    size_t changed = 0;
+    for (size_t at = 0; at < below; at++)
+        changed += small_stack[at] != 0x5a;
+    say("changed %zu", changed);
+}
+
 CASE(stack_overflow)
 {
     struct rlimit limit = {MIB, MIB};

@@ -1,6 +1,8 @@
 /* Memory that the kernel reads or writes after a call has returned. A program that cannot create
  * a ring or a context uses plain reads, and must read the same data. */
 #include "abi.h"
+#include <linux/errqueue.h>
+#include <netinet/in.h>
 #include <sys/ioctl.h>
 
 #define LEN (256UL << 10)
@@ -169,6 +171,48 @@ CASE(sent_without_a_copy)
     evict();
     RESULT(recv(pair[1], got, 20000, MSG_WAITALL));
     say("wrong %zu", wrong(got, 20000, 11));
+}
+
+static void *drains(void *argument)
+{
+    int fd = *(int *)argument;
+    static char buffer[1 << 16];
+    size_t sum = 0;
+    for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;)
+        sum += got;
+    return (void *)sum;
+}
+
+/* The kernel numbers the notifications by calls. */
+CASE(a_long_send_without_a_copy)
+{
+    size_t len = 6 * MIB;
+    char *at = memory(len, 14);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t address_len = sizeof address;
+    int server = MUST(socket(AF_INET, SOCK_STREAM, 0)), fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(bind(server, (void *)&address, sizeof address));
+    MUST(listen(server, 1));
+    MUST(getsockname(server, (void *)&address, &address_len));
+    MUST(connect(fd, (void *)&address, sizeof address));
+    int peer = MUST(accept(server, NULL, NULL)), on = 1;
+    MUST(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
+    pthread_t thread;
+    pthread_create(&thread, NULL, drains, &peer);
+    evict();
+    RESULT(send(fd, at, len, MSG_ZEROCOPY));
+    shutdown(fd, SHUT_WR);
+    void *drained;
+    pthread_join(thread, &drained);
+    say("drained %zu", (size_t)drained);
+    /* The peer has received all, so all notifications are queued or about to be. */
+    char control[256];
+    struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
+    while (recvmsg(fd, &message, MSG_ERRQUEUE) < 0 && errno == EAGAIN)
+        sched_yield();
+    struct cmsghdr *first = CMSG_FIRSTHDR(&message);
+    struct sock_extended_err *error = first ? (void *)CMSG_DATA(first) : NULL;
+    say("last number %d", error ? (int)error->ee_data : -1);
 }
 
 CASE(a_userfaultfd_over_managed_memory)

@@ -754,6 +754,52 @@ CASE(mincore_into_managed_memory)
     RESULT(mincore(own, PAGE, states));
 }
 
+/* The first page of the buffer is a file, the second managed memory. */
+CASE(a_buffer_of_two_mappings)
+{
+    unsigned char *at = memory(LEN, 50), *other = memory(LEN, 51);
+    int shared = memfd_create("page", 0), file = memfd_create("file", 0), pair[2];
+    MUST(ftruncate(shared, PAGE));
+    MUST(write(file, other, 2 * PAGE));
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+    void *first = mmap(at, PAGE, RW, MAP_SHARED | MAP_FIXED, shared, 0);
+    say("%d", first == at);
+    evict();
+    RESULT(pread(file, at, 2 * PAGE, 0));
+    say("wrong %zu", wrong(at, 2 * PAGE, 51));
+    evict();
+    RESULT(send(pair[0], at, 2 * PAGE, 0));
+    RESULT(recv(pair[1], other + LEN / 2, 2 * PAGE, 0));
+    say("wrong %zu", wrong(other + LEN / 2, 2 * PAGE, 51));
+    evict();
+    RESULT(mincore(other, PAGE, at));
+    RESULT(open((char *)at + PAGE - 1, O_RDONLY));
+}
+
+static void *reads_a_byte(void *argument)
+{
+    char **at = argument;
+    size_t sum = 0;
+    while (__atomic_load_n(&at[1], __ATOMIC_RELAXED) == NULL)
+        sum += *(volatile char *)at[0];
+    return (void *)sum;
+}
+
+/* A thread touches memory while another replaces its mapping. */
+CASE(memory_replaced_while_it_is_touched)
+{
+    char *at[2] = {mmap(NULL, LEN, RW, ANON, -1, 0), NULL};
+    pthread_t thread;
+    void *sum;
+    pthread_create(&thread, NULL, reads_a_byte, at);
+    size_t failed = 0;
+    for (int i = 0; i < 20000; i++)
+        failed += mmap(at[0], LEN, RW, ANON | MAP_FIXED, -1, 0) != at[0];
+    __atomic_store_n(&at[1], at[0], __ATOMIC_RELAXED);
+    pthread_join(thread, &sum);
+    say("failed %zu, sum %zu", failed, (size_t)sum);
+}
+
 CASE(mincore_of_what_was_never_touched)
 {
     unsigned char states[LEN / PAGE];

@@ -230,6 +230,26 @@ CASE(byte_pipe)
     say_buffer(target, LONG, got);
 }
 
+/* A write of at most PIPE_BUF bytes is atomic, however many buffers it has. */
+CASE(short_writes_to_a_full_pipe)
+{
+    enum { PARTS = 601 };
+    int ends[2];
+    MUST(pipe2(ends, O_NONBLOCK));
+    MUST(fcntl(ends[1], F_SETPIPE_SZ, 4096));
+    unsigned char *at = memory(4 * MIB, 7);
+    struct iovec parts[PARTS];
+    for (size_t i = 0; i + 1 < PARTS; i++)
+        parts[i] = (struct iovec){at + i * PAGE, 1};
+    parts[PARTS - 1] = (struct iovec){at + PARTS * PAGE + PAGE - 100, 2900};
+    RESULT(write(ends[1], at, 3000));
+    evict();
+    RESULT(writev(ends[1], parts, PARTS));
+    RESULT(read(ends[0], at, 4 * PAGE));
+    RESULT(writev(ends[1], parts, PARTS));
+    RESULT(read(ends[0], at, 4 * PAGE));
+}
+
 CASE(netlink_dump)
 {
     int fd = MUST(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));

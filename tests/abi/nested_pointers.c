@@ -258,6 +258,21 @@ CASE(extents_of_a_file)
     say("%s", mapped < 0 ? strerrorname_np(errno) : "done");
 }
 
+/* An array follows the structure. Only ext4 and xfs know the request. */
+CASE(a_map_of_a_file_system)
+{
+    struct { unsigned head[4]; unsigned long reserved[6]; struct { unsigned device, flags;
+        unsigned long physical, owner, offset, len, reserved[3]; } keys[2]; } *map = memory(8 * LEN, 1);
+    memset(map, 0, 8 * LEN);
+    map->head[2] = 4000;
+    map->keys[1].device = map->keys[1].flags = ~0u;
+    map->keys[1].physical = map->keys[1].owner = map->keys[1].offset = ~0ul;
+    int fd = scratch_file(O_RDWR);
+    evict();
+    int got = ioctl(fd, 0xc0c0583b, map);
+    say("%s", got < 0 && errno == EFAULT ? "EFAULT" : "no EFAULT");
+}
+
 CASE(a_scan_of_pages)
 {
     struct {

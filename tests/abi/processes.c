@@ -516,6 +516,50 @@ CASE(a_program_by_its_descriptor)
     then(pid, at);
 }
 
+CASE(fexecve_refuses_what_it_should)
+{
+    int fd = MUST(open("/bin/sh", O_RDONLY | O_CLOEXEC));
+    char *argv[] = {"sh", NULL}, **volatile none = NULL;
+    RESULT(fexecve(-1, argv, environ));
+    RESULT(fexecve(fd, none, environ));
+    RESULT(fexecve(fd, argv, none));
+}
+
+CASE(system_sets_errno)
+{
+    MUST(signal(SIGCHLD, SIG_IGN) == SIG_ERR ? -1 : 0);
+    RESULT(system("true"));
+}
+
+/* An environment that the program has made read-only. */
+CASE(variables_that_cannot_be_written)
+{
+    char *at = memory(LEN, 7);
+    strcpy(at, "VARIABLE=read-only");
+    MUST(putenv(at));
+    MUST(mprotect(at, LEN, PROT_READ));
+    evict();
+    say("%d", system("test \"$VARIABLE\" = read-only"));
+    size_t other = 0;
+    for (size_t i = 32; i < LEN; i++)
+        other += (unsigned char)at[i] != pattern(i, 7);
+    say("wrong %zu", other);
+}
+
+static void on_signal_a(int signal) { say("a %d", signal == SIGUSR1); }
+static void on_signal_b(int signal) { say("b %d", signal == SIGUSR1); }
+CASE(a_handler_of_a_vforked_child)
+{
+    signal(SIGUSR1, on_signal_a);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        signal(SIGUSR1, on_signal_b);
+        _exit(0);
+    }
+    say_end("child", pid);
+    raise(SIGUSR1);
+}
+
 CASE(the_shell_and_pipes_to_it)
 {
     char *at = evicted_memory(LEN, 7), line[64] = "";

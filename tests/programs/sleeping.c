@@ -8,6 +8,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -230,6 +231,62 @@ static void forks(void)
         must(wait(&status) > 0 && status == 0, "a child");
     }
     check(at, 10 * MIB, 1, "the parent's memory");
+}
+
+static int on_own_stack(void *argument)
+{
+    press(100);
+    must(is_awake(), "a child of clone wakes");
+    check(argument, 10 * MIB, 1, "memory in a child of clone");
+    return 0;
+}
+
+/* Children of calls other than fork have a budget, too. */
+static void clones(void)
+{
+    char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);
+    static char stack[256 << 10] __attribute__((aligned(16)));
+    fill(at, 10 * MIB, 1);
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = i == 0   ? clone(on_own_stack, stack + sizeof stack, SIGCHLD, at)
+                    : i == 1 ? syscall(SYS_fork)
+                             : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        must(pid >= 0, "a child");
+        if (pid == 0)
+            _exit(on_own_stack(at));
+        int status;
+        must(waitpid(pid, &status, 0) == pid && status == 0, "a child");
+    }
+    check(at, 10 * MIB, 1, "the parent's memory");
+}
+
+/* The program's locks, and what it has said about children, apply after waking. Locked memory
+ * beyond a quarter of the budget is unlocked. */
+static void locks(void)
+{
+    char *large = mapped(20 * MIB, PROT_READ | PROT_WRITE), *small = mapped(MIB, PROT_READ);
+    char *wiped = mapped(128 << 10, PROT_READ | PROT_WRITE);
+    fill(large, 20 * MIB, 1);
+    must(madvise(wiped, 128 << 10, MADV_WIPEONFORK) == 0, "madvise");
+    int can_lock = mlock(large, 20 * MIB) == 0 && mlock(small, MIB) == 0;
+    must(!is_awake(), "locked memory within the budget");
+    press(100);
+    check(large, 20 * MIB, 1, "memory that was locked");
+    must(madvise(wiped, 128 << 10, MADV_KEEPONFORK) == 0, "madvise");
+    fill(wiped, 128 << 10, 2);
+    pid_t pid = fork();
+    must(pid >= 0, "fork");
+    if (pid == 0) {
+        check(wiped, 128 << 10, 2, "memory that is no longer wiped in children");
+        _exit(0);
+    }
+    int status;
+    must(waitpid(pid, &status, 0) == pid && status == 0, "a child");
+    if (can_lock) {
+        must(munlock(large, 20 * MIB) == 0 && munlock(small, MIB) == 0, "munlock");
+        must(of_status("VmLck:") < 1024, "nothing is locked");
+    }
+    must(munmap(large, 20 * MIB) == 0 && munmap(small, MIB) == 0, "munmap");
 }
 
 static volatile int handled;
@@ -495,7 +552,7 @@ int main(int count, char **arguments)
                  {"small_stack", small_stack}, {"c11_thread", c11_thread}, {"vforks", vforks},
                  {"restarts", restarts}, {"main_ends", main_ends},
                  {"cancels", cancels}, {"no_queue", no_queue},
-                 {"closes", closes}};
+                 {"closes", closes}, {"clones", clones}, {"locks", locks}};
     filters_at_first = of_status("Seccomp_filters:");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (count > 1 && !strcmp(arguments[1], cases[i].name)) {

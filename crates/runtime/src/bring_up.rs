@@ -54,11 +54,11 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
     let shared_bytes = tree::join(config);
     let memory_bytes = shared_bytes.unwrap_or(config.memory_bytes);
     let config = &Config { record, memory_bytes, ..config.clone() };
-    let engine = match before {
-        None => Engine::start(config, backing, stats),
+    let started = match before {
+        None => Engine::start(config, backing, stats).map(|engine| (engine, Vec::new())),
         Some(before) => Engine::start_around(config, backing, stats, before),
     };
-    let engine = engine.map_err(|e| e.to_string())?;
+    let (engine, locked) = started.map_err(|e| e.to_string())?;
     growing::set_up(&engine)
         .map_err(|e| format!("cannot allocate the table of large blocks: {e}"))?;
     if exemption::is_in_force() {
@@ -69,11 +69,23 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
         engine.share_turns(turns::await_turn);
         tree::inherit_minimum(&engine);
     }
+    note_if_unlocked(engine.adopt_locked(&locked), config);
     instance::keep(engine);
     if !instance::emulates_signals() {
         take_signals()?;
     }
     Ok(())
+}
+
+fn note_if_unlocked(bytes: usize, config: &Config) {
+    if bytes > 0 && !config.quiet {
+        let line = format!(
+            "softswap: note: {} MiB of locked memory (mlock) are no longer locked, because a quarter of \
+             the budget is the limit; raise --memory\n",
+            bytes.div_ceil(1 << 20)
+        );
+        raw::write_stderr(line.as_bytes());
+    }
 }
 
 /// Opens the swap areas of this process. Named areas that cannot be opened are skipped if another

@@ -104,13 +104,63 @@ fn arguments_streams_and_name_pass_through() {
 #[test]
 fn signals_sent_to_softswap_reach_the_program_once() {
     let dir = tempfile::tempdir().unwrap();
-    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2] {
+    for signal in [
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGABRT,
+        libc::SIGPROF,
+    ] {
         let (mut child, mut out, ready) = start(dir.path(), &counts(&signal.to_string()));
         assert_eq!(ready, "ready");
         send(pid_of(&child), signal);
         assert_eq!(next_line(&mut out), "got", "signal {signal}");
         send(pid_of(&child), libc::SIGALRM);
         assert_eq!(child.wait().unwrap().code(), Some(1), "signal {signal}");
+    }
+}
+
+/// Python programs that print, as the receiver, a signal's value, and send one.
+const RECEIVE: &str = "import signal; signal.pthread_sigmask(0, {10}); print('ready', flush=True); \
+     import ctypes; info = (ctypes.c_int * 32)(); mask = ctypes.c_ulong(1 << 9); \
+     ctypes.CDLL(None).sigwaitinfo(ctypes.byref(mask), info); print('value', info[6])";
+const QUEUE: &str = "import ctypes, sys; \
+     ctypes.CDLL(None).sigqueue(int(sys.argv[1]), 10, ctypes.c_void_p(4711))";
+
+#[test]
+fn value_of_signal_reaches_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let receive = format!("exec python3 -c \"{RECEIVE}\"");
+    let (mut child, mut out, ready) = start(dir.path(), &receive);
+    assert_eq!(ready, "ready");
+    let id = child.id().to_string();
+    let sent = std::process::Command::new("python3").args(["-c", QUEUE, &id]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(next_line(&mut out), "value 4711");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn ignored_sigpipe_and_closed_streams_are_inherited() {
+    let dir = tempfile::tempdir().unwrap();
+    let print = "grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd | wc -l";
+    for before in ["trap '' PIPE", "trap - PIPE", "exec <&-", "exec 2>&-"] {
+        let output = |command: &mut std::process::Command| {
+            let output = command.output().unwrap();
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let plain =
+            output(std::process::Command::new("sh").args(["-c", &format!("{before}; {print}")]));
+        let inner = shell(dir.path(), print);
+        let words = [inner.get_program()].into_iter().chain(inner.get_args());
+        let mut outer = std::process::Command::new("sh");
+        outer.args(["-c", &format!("{before}; exec \"$@\""), "sh"]).args(words);
+        for (name, value) in inner.get_envs() {
+            value.map(|value| outer.env(name, value));
+        }
+        assert_eq!(output(&mut outer), plain, "{before}");
     }
 }
 

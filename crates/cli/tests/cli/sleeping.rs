@@ -6,7 +6,7 @@ use crate::support::{Ended, compiled, finish, softswap, softswap_with};
 use std::process::Command;
 
 /// Budget, case of the program, and its output before `ok`.
-const CASES: [(&str, &str, &str); 16] = [
+const CASES: [(&str, &str, &str); 18] = [
     // A program that fits its budget has no filter and no engine thread.
     ("256M", "fits", "threads 1\nawake 0\n"),
     // The heap uses huge pages only with a large budget.
@@ -20,6 +20,9 @@ const CASES: [(&str, &str, &str); 16] = [
     ("64M", "lazy", "awake 1\n"),
     // A forked child wakes on its own.
     ("64M", "forks", "awake 0\n"),
+    ("64M", "clones", "awake 0\n"),
+    // The program's locks apply after waking.
+    ("64M", "locks", "awake 1\n"),
     // The state of signals is kept after waking.
     ("64M", "threads", "awake 1\n"),
     // A process wakes in any state of its threads.

@@ -218,11 +218,23 @@ impl Engine {
         access: Access,
         open: Mask,
     ) -> Result<Option<Tier>, FaultError> {
-        let from = page_in::page_in(&self.core, &self.contexts, page, access, open)?;
+        let from = loop {
+            match page_in::page_in(&self.core, &self.contexts, page, access, open) {
+                Err(FaultError::NotMapped) if self.is_replaced(page) => {}
+                result => break result?,
+            }
+        };
         if from.is_some() {
             reclaim::reclaim_ahead(&self.core, &self.contexts, self.held_pages());
         }
         Ok(from)
+    }
+
+    /// Returns true if a page that was not mapped is mapped: another thread has replaced its mapping
+    /// (`mmap` with MAP_FIXED), and the page may be touched during that. Waits for that thread.
+    fn is_replaced(&self, page: PageNo) -> bool {
+        let _layout = self.core.memory.space.lock();
+        self.core.memory.space.is_mapped(page)
     }
 
     /// Returns true if an access to a managed address raised SIGSEGV because the page is absent,

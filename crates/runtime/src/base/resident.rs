@@ -15,7 +15,8 @@ impl<'e> ResidentRanges<'e> {
         ResidentRanges { engine, ranges: Vec::new() }
     }
 
-    /// Faults in and pins `len` bytes, up to the first unmanaged or unmapped page.
+    /// Faults in and pins `len` bytes, up to the first page that is unmanaged or unmapped or cannot
+    /// be faulted in.
     ///
     /// Faults pages in by `madvise`, which the guard handles on the engine's stack: the current
     /// stack may itself be managed memory. Uses MADV_POPULATE_WRITE because a page that was only
@@ -26,11 +27,15 @@ impl<'e> ResidentRanges<'e> {
             return;
         }
         let mut done = 0;
-        while done < len && self.engine.is_mapped((address + done) & !(PAGE_SIZE - 1), PAGE_SIZE) {
+        'pages: while done < len
+            && self.engine.is_mapped((address + done) & !(PAGE_SIZE - 1), PAGE_SIZE)
+        {
             let at = address + done;
             while !self.engine.pin_resident(at) {
                 let page = at & !(PAGE_SIZE - 1);
-                raw::request_pages(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE);
+                if raw::request_pages(page, PAGE_SIZE, libc::MADV_POPULATE_WRITE) != 0 {
+                    break 'pages;
+                }
             }
             done += PAGE_SIZE - at % PAGE_SIZE;
         }

@@ -54,11 +54,11 @@ pub(super) fn with_nested(
     }
     let Some(walk) = walk_of(number, &arguments) else { return call() };
     let mut walker = Walker { engine, pins, is_incomplete: false };
-    if walk.is_before {
-        walker.pin_words(&walk, &WALKS[0]);
+    if walk.has_early_effect {
+        walker.pin_words(&walk, &SHALLOW);
     }
     let mut result = call();
-    for reach in WALKS {
+    for reach in [SHALLOW, DEEP] {
         if result != EFAULT || !walker.pin_words(&walk, &reach) {
             break;
         }
@@ -80,12 +80,12 @@ fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
         if address == 0 || !uaccess::copy_from_user(address, bytes) {
             return true;
         }
-        let own = structure.own.map(|extent| (address, extent.bytes(bytes)));
+        let array = structure.trailing_array.map(|extent| (address, extent.bytes(bytes)));
         let inner = structure
             .pointers
             .iter()
             .map(|(at, extent)| (word_at(bytes, *at), extent.bytes(bytes)));
-        for (address, len) in own.into_iter().chain(inner) {
+        for (address, len) in array.into_iter().chain(inner) {
             if pins.free_entries() == 0 || !pins.add_in_turn(address, len) {
                 return false;
             }
@@ -107,8 +107,8 @@ struct Reach {
     is_deep: bool,
 }
 
-const WALKS: [Reach; 2] =
-    [Reach { bytes: 64 << 10, is_deep: false }, Reach { bytes: 4 << 20, is_deep: true }];
+const SHALLOW: Reach = Reach { bytes: 64 << 10, is_deep: false };
+const DEEP: Reach = Reach { bytes: 4 << 20, is_deep: true };
 
 struct Walker<'e> {
     engine: &'e Engine,
@@ -119,9 +119,13 @@ struct Walker<'e> {
 }
 
 impl Walker<'_> {
-    /// Pins the memory behind each word of the structure. Returns true if anything was pinned.
+    /// Pins the structure, with an array that may follow it, and the memory behind each of its
+    /// words. Returns true if anything was pinned.
     fn pin_words(&mut self, walk: &Walk, reach: &Reach) -> bool {
         let before = self.pins.mark();
+        if self.engine.contains(walk.address) {
+            self.pin_behind(walk.address, reach.bytes);
+        }
         self.pin_words_in(walk.address, walk.bytes, reach, reach.is_deep);
         self.pins.mark() > before
     }

@@ -13,7 +13,7 @@
 //! restarted after the handler, unless it has had an effect.
 
 use crate::base::issue_call::engine_syscall;
-use crate::base::{fault_samples, guarded_call, instance, signal_stack};
+use crate::base::{fault_samples, guarded_call, instance, signal_stack, uaccess};
 use crate::signals::{page_fault, temporary_mask};
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::engine::pinning::{Pinned, Then};
@@ -132,6 +132,7 @@ pub(crate) fn become_child(engine: &Engine) {
                     engine.unpin(range.address, range.len);
                 } else {
                     engine_syscall(libc::SYS_munmap, [range.address, range.len, 0, 0, 0, 0]);
+                    engine.uncharge(range.held as usize);
                 }
             }
         }
@@ -447,19 +448,18 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     pub(crate) fn add_text(&mut self, address: usize) {
+        const CHUNK: usize = 256;
+        let mut chunk = [0_u8; CHUNK];
         let mut done = 0;
         while done < TEXT_BYTES {
             let at = address + done;
-            let len = PAGE_SIZE - at % PAGE_SIZE;
-            let allowed = || {
-                signals::with_all_blocked(|| self.engine.allowed_bytes(at, len, libc::PROT_READ))
-            };
-            if !self.engine.contains(at) || allowed() < len || self.add(at, len, len) < len {
+            let to_page_end = PAGE_SIZE - at % PAGE_SIZE;
+            let is_new_page = done == 0 || at.is_multiple_of(PAGE_SIZE);
+            if is_new_page && self.add(at, to_page_end, to_page_end) < to_page_end {
                 return;
             }
-            // SAFETY: these bytes are mapped, may be read, and are pinned.
-            let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
-            if bytes.contains(&0) {
+            let len = to_page_end.min(CHUNK);
+            if !uaccess::copy_from_user(at, &mut chunk[..len]) || chunk[..len].contains(&0) {
                 return;
             }
             done += len;

@@ -2,6 +2,7 @@
 //! own stack.
 
 use super::fork::{child, forked, parent, prepare};
+use super::thread_exit::exit_if_last;
 use super::tree_asleep;
 use crate::base::errno::{c_result, refused};
 use crate::base::issue_call::{Answer, Arguments, issue};
@@ -37,7 +38,7 @@ fn fork_by_call(
     flags: usize,
     words: &[(usize, usize)],
 ) -> isize {
-    if !instance::emulates_signals() {
+    if !instance::emulates_signals() && (!instance::is_asleep() || shares_descriptors(flags)) {
         return issue(number, arguments);
     }
     if shares_descriptors(flags) {
@@ -63,10 +64,10 @@ fn answer_clone(arguments: Arguments) -> isize {
 }
 
 /// Reads `clone3`'s arguments. Returns `None` if the kernel handles the call: the arguments have
-/// another size or cannot be read, or signals are not emulated.
+/// another size or cannot be read, or the process has no budget.
 fn clone_arguments(at: usize, len: usize) -> Option<[usize; 11]> {
-    let is_known = len == size_of::<[usize; 11]>() && instance::emulates_signals();
-    is_known.then(|| uaccess::words(at))?
+    let has_budget = instance::emulates_signals() || instance::is_asleep();
+    (len == size_of::<[usize; 11]>() && has_budget).then(|| uaccess::words(at))?
 }
 
 fn answer_clone3(arguments: Arguments) -> isize {
@@ -120,7 +121,8 @@ extern "C" fn child_stack_end() -> usize {
 }
 
 /// First function of a child made by `clone`: initializes the child on [`CHILD_STACK`], then calls
-/// the program's function on the child's own stack.
+/// the program's function on the child's own stack. When that returns, the C library exits only the
+/// calling thread.
 #[unsafe(naked)]
 unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
     core::arch::naked_asm!(
@@ -136,12 +138,15 @@ unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
         "mov rax, [rbx]",
         "mov rsp, rbp",
         "call rax",
+        "mov edi, eax",
+        "call {exit_if_last}",
         "pop r12",
         "pop rbp",
         "pop rbx",
         "ret",
         stack_end = sym child_stack_end,
         child = sym child,
+        exit_if_last = sym exit_if_last,
     )
 }
 
@@ -202,15 +207,18 @@ pub unsafe extern "C" fn clone(
     if is_thread(flags as usize) || instance::emulates_signals() {
         instance::awake();
     }
-    let engine = instance::engine().filter(|_| is_fork(flags as usize));
-    let Some(engine) = engine else {
+    let is_shared = shares_descriptors(flags as usize);
+    let engine = instance::engine();
+    let is_managed = engine.is_some() || (instance::is_asleep() && !is_shared);
+    if !is_fork(flags as usize) || !is_managed {
         // SAFETY: this is the C library's function of this name; the program passes the arguments.
         return unsafe { real(body, stack, flags, argument, in_parent, tls, in_child) };
-    };
-    if shares_descriptors(flags as usize) {
+    }
+    if is_shared {
         return c_result(refused(libc::EINVAL)) as i32;
     }
-    let _pinned = pin_for_child(engine, flags, stack as usize, in_parent, in_child);
+    let _pinned =
+        engine.map(|engine| pin_for_child(engine, flags, stack as usize, in_parent, in_child));
     let mut beginning = Beginning { body, argument };
     let beginning = (&raw mut beginning).cast::<c_void>();
     prepare();

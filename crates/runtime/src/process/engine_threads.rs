@@ -13,7 +13,7 @@
 //! A sleeping process has no engine threads, unless it holds a large part of a shared budget: then
 //! one thread waits for requests of other members ([`serve_while_asleep`]).
 
-use super::own_threads::{self, COUNT};
+use super::own_threads::{self, COUNT, RUNNING};
 use super::program_threads::Start;
 use super::{
     budget_thread, control_thread, forked_children, program_threads, thread_exit, tree, tree_asleep,
@@ -26,7 +26,7 @@ use softswap_sys::locked::Locked;
 use softswap_sys::threads as kernel;
 use softswap_sys::{futex, signals};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Index of the shared budget's thread, which only exists if the budget is shared.
 const TREE: usize = COUNT - 2;
@@ -36,8 +36,6 @@ const MAX_RESTARTS: u32 = 256;
 const WAKE_NS: u64 = 1_000_000;
 
 static KEEP_RUNNING: AtomicBool = AtomicBool::new(true);
-/// 1 while the thread runs.
-static RUNNING: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
 
 struct State {
     threads: [Option<libc::pthread_t>; COUNT],

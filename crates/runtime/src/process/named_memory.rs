@@ -19,6 +19,7 @@ use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 // <linux/kvm.h>, <linux/usbdevice_fs.h>
+const KVM_CREATE_VM: u32 = 0xae01;
 const KVM_SET_USER_MEMORY_REGION: u32 = 0x4020_ae46;
 const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
 const USBDEVFS_SUBMITURB: u32 = 0x8038_550a;
@@ -29,6 +30,9 @@ const VHOST_SET_OWNER: u32 = 0xaf01;
 const I915_GEM_USERPTR: u32 = 0xc018_6473;
 const AMDGPU_GEM_USERPTR: u32 = 0xc020_6451;
 const VIDIOC_REQBUFS: u32 = 0xc014_5608;
+
+/// Name of a virtual machine's descriptor.
+const VM_NAME: &[u8] = b"anon_inode:kvm-vm";
 
 /// Pinned memory of one registration.
 pub(super) struct Named {
@@ -76,6 +80,14 @@ pub(crate) fn handle_ioctl(
     let [fd, request, argument, ..] = *arguments;
     match request as u32 {
         request if !is_of_device(fd, device_of(request)?) => None,
+        KVM_CREATE_VM => {
+            let result = call();
+            // Another virtual machine had this descriptor, which the program has closed.
+            if let Ok(vm) = usize::try_from(result) {
+                unpin_if(engine, |key| key.0 == vm && vm > 0);
+            }
+            Some(result)
+        }
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => {
             // struct kvm_userspace_memory_region: slot and flags, guest address, size, address.
             let [slot, _, len, address] = uaccess::words(argument)?;
@@ -97,7 +109,7 @@ pub(crate) fn handle_ioctl(
             if result == 0
                 && let Some([urb]) = uaccess::words(argument)
             {
-                unpin_key(engine, (0, urb));
+                unpin_if(engine, |key| key == (0, urb));
             }
             Some(result)
         }
@@ -115,7 +127,8 @@ pub(crate) fn handle_ioctl(
 
 fn device_of(request: u32) -> Option<&'static [u8]> {
     Some(match request {
-        KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => b"anon_inode:kvm-vm",
+        KVM_CREATE_VM => b"/dev/kvm",
+        KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => VM_NAME,
         USBDEVFS_SUBMITURB | USBDEVFS_REAPURB | USBDEVFS_REAPURBNDELAY => b"/dev/bus/usb/",
         VHOST_SET_OWNER => b"/dev/vhost",
         I915_GEM_USERPTR | AMDGPU_GEM_USERPTR => b"/dev/dri/",
@@ -151,8 +164,12 @@ fn pin_and_register(
     let managed =
         ranges.map(|(address, len)| (address, if engine.contains(address) { len } else { 0 }));
     let named = Named { key, ranges: managed };
-    let others: usize = NAMED.with(|all| all.iter().map(Named::bytes).sum());
-    if !engine.may_lock(others.saturating_add(named.bytes())) {
+    let may_pin = || {
+        let others: usize = NAMED.with(|all| all.iter().map(Named::bytes).sum());
+        engine.may_lock(others.saturating_add(named.bytes()))
+    };
+    let unpin_closed = || unpin_if(engine, |key| key.0 > 0 && !is_of_device(key.0, VM_NAME));
+    if !may_pin() && (!unpin_closed() || !may_pin()) {
         return refuse(libc::ENOMEM, || {
             "registering memory for a device or virtual machine failed: pinned memory would exceed \
              a quarter of the budget; raise --memory"
@@ -172,7 +189,7 @@ fn pin_and_register(
         return result;
     }
     if replaces {
-        unpin_key(engine, key);
+        unpin_if(engine, |other| other == key);
     }
     if named.bytes() > 0 {
         NAMED.with(|all| all.push(named));
@@ -184,12 +201,13 @@ fn unpin(engine: &Engine, ranges: &[(usize, usize)]) {
     ranges.iter().for_each(|(address, len)| engine.unpin(*address, *len));
 }
 
-fn unpin_key(engine: &Engine, key: (usize, usize)) {
+/// Unpins the ranges of registrations with such a key. Returns true if there are any.
+fn unpin_if(engine: &Engine, has_ended: impl Fn((usize, usize)) -> bool) -> bool {
     NAMED.with(|all| {
-        if let Some(at) = all.iter().position(|named| named.key == key) {
-            unpin(engine, &all.swap_remove(at).ranges);
-        }
-    });
+        let ended: Vec<_> = all.extract_if(.., |named| has_ended(named.key)).collect();
+        ended.iter().for_each(|named| unpin(engine, &named.ranges));
+        !ended.is_empty()
+    })
 }
 
 /// Refuses a call by which the kernel would access memory at any time.

@@ -2,6 +2,7 @@
 
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::raw;
+use softswap_sys::threads as kernel;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Number of engine threads: reclaim, shared budget, control socket, and read-ahead.
@@ -9,6 +10,8 @@ pub(super) const COUNT: usize = 3 + PREFETCH_THREADS;
 
 /// Process that has the threads; 0: none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+/// 1 while the thread runs.
+pub(super) static RUNNING: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
 /// Thread IDs; 0 before a thread runs.
 static NUMBERS: [AtomicI32; COUNT] = [const { AtomicI32::new(0) }; COUNT];
 
@@ -51,4 +54,22 @@ pub(super) fn is_own(thread: i32) -> bool {
 
 pub(crate) fn is_this() -> bool {
     is_own(raw::current_thread())
+}
+
+/// Returns true if the calling thread is the program's last, so that only engine threads would keep
+/// the process alive. Returns false if /proc is missing.
+pub(super) fn is_last_of_program() -> bool {
+    let is_running = |at: &usize| RUNNING[*at].load(Ordering::Acquire) == 1;
+    let numbers: Vec<i32> = (0..COUNT).filter(is_running).map(number).collect();
+    if numbers.is_empty() || owner() != raw::current_process() {
+        return false;
+    }
+    // A thread that has just been created is not known by its number yet.
+    let unknown = numbers.iter().filter(|number| **number == 0).count();
+    let is_of_program = |thread: &&i32| {
+        **thread != raw::current_thread()
+            && !numbers.contains(thread)
+            && !kernel::is_io_worker(**thread)
+    };
+    kernel::all().is_ok_and(|threads| threads.iter().filter(is_of_program).count() <= unknown)
 }

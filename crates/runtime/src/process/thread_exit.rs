@@ -5,12 +5,14 @@
 //! area for restartable sequences (`rseq`) after each preemption. So this memory is faulted in when
 //! it is registered, or before the thread exits, and stays pinned until the thread has exited.
 
+use super::own_threads;
 use crate::base::errno::refused;
 use crate::base::issue_call::{Answer, Arguments, engine_syscall, pass_on};
 use crate::base::{instance, uaccess};
 use crate::signals::lifecycle;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::locked::Locked;
+use softswap_sys::signals::with_engine_stack;
 use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -156,7 +158,18 @@ fn exit(arguments: Arguments) -> isize {
     if let Some(engine) = instance::engine() {
         prepare(engine);
     }
-    pass_on(libc::SYS_exit, arguments)
+    let is_last = own_threads::is_last_of_program();
+    pass_on(if is_last { libc::SYS_exit_group } else { libc::SYS_exit }, arguments)
+}
+
+/// Exits the process if this is the program's last thread. Otherwise the caller exits the thread.
+pub(super) extern "C" fn exit_if_last(status: i32) -> i32 {
+    with_engine_stack(|| {
+        if own_threads::is_last_of_program() {
+            engine_syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
+        }
+        status
+    })
 }
 
 fn set_tid_address(arguments: Arguments) -> isize {

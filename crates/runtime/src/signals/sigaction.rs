@@ -49,7 +49,8 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
     };
     let before = program_action.get();
     let installed = new.map(|new| {
-        if !is_function(new.handler) {
+        // The child of a `vfork` must not change its parent's actions.
+        if !is_function(new.handler) || is_borrowing() {
             return new;
         }
         program_action.set(&new);

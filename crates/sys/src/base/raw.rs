@@ -165,6 +165,11 @@ pub fn request_pages(address: usize, len: usize, advice: i32) -> isize {
     }
 }
 
+/// Returns true for the third and fourth argument of [`request_pages`] with MADV_POPULATE_WRITE.
+pub fn is_write_request(third: usize, fourth: usize) -> bool {
+    third == libc::MADV_POPULATE_WRITE as usize && fourth == REQUEST_PAGES_MARK
+}
+
 /// Copies the calling code to `address` and uses that copy from now on. Returns false if the
 /// address is taken. A gate never moves.
 pub(crate) fn place_gate(address: usize) -> bool {

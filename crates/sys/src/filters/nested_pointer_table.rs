@@ -45,7 +45,7 @@ pub struct Structure {
     /// Offset of each pointer, and the number of bytes behind it.
     pub pointers: &'static [(usize, Length)],
     /// Full size of the structure if it ends with an array.
-    pub own: Option<Length>,
+    pub trailing_array: Option<Length>,
 }
 
 /// The largest structure in this file, in bytes.
@@ -103,7 +103,7 @@ const KEYCTL_DH_COMPUTE: usize = 23;
 /// Returns the structures of a call with known pointers, or with an array at their end.
 pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
     let [first, second, third, fourth, ..] = *arguments;
-    let (address, count, (bytes, pointers, own)) = match number {
+    let (address, count, (bytes, pointers, trailing_array)) = match number {
         libc::SYS_ioctl => {
             // The kernel uses the low half of a request.
             let request = second & 0xffff_ffff;
@@ -117,7 +117,7 @@ pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
         libc::SYS_keyctl if first == KEYCTL_INSTANTIATE_IOV => (third, fourth.min(1024), VECTOR),
         _ => return None,
     };
-    Some(Structure { address, bytes, count, pointers, own })
+    Some(Structure { address, bytes, count, pointers, trailing_array })
 }
 
 fn is_filter(level: usize, option: usize) -> bool {
@@ -131,9 +131,8 @@ fn is_filter(level: usize, option: usize) -> bool {
 pub struct Walk {
     pub address: usize,
     pub bytes: usize,
-    /// True if the pointers must be followed before the call, because it has an effect before it
-    /// fails.
-    pub is_before: bool,
+    /// True if the call has an effect before it fails: pointers must be followed before the call.
+    pub has_early_effect: bool,
 }
 
 /// Assumed bytes of a structure whose request encodes no size.
@@ -147,7 +146,7 @@ pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     if structure_of(number, arguments).is_some() && second != SG_IO {
         return None;
     }
-    let (address, bytes, is_before) = match number {
+    let (address, bytes, has_early_effect) = match number {
         libc::SYS_ioctl => {
             let bytes = match second >> 16 & 0x3fff {
                 0 => UNKNOWN_BYTES,
@@ -162,7 +161,7 @@ pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
         libc::SYS_keyctl if first == KEYCTL_DH_COMPUTE => (fifth, 48, true),
         _ => return None,
     };
-    Some(Walk { address, bytes: bytes.min(MAX_WALK_BYTES), is_before })
+    Some(Walk { address, bytes: bytes.min(MAX_WALK_BYTES), has_early_effect })
 }
 
 /// Returns true for requests that transfer data before they copy results to the program: SG_IO with
@@ -179,9 +178,9 @@ mod tests {
 
     #[test]
     fn structure_pointers_are_in_bounds() {
-        for (request, (bytes, pointers, own)) in REQUESTS {
+        for (request, (bytes, pointers, trailing_array)) in REQUESTS {
             assert!(*bytes <= MAX_BYTES, "{request:#x}");
-            let lengths = pointers.iter().map(|(_, length)| *length).chain(*own);
+            let lengths = pointers.iter().map(|(_, length)| *length).chain(*trailing_array);
             for length in lengths {
                 if let Length::Counted { at, width, .. } = length {
                     assert!(at + width <= *bytes, "{request:#x}");
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!(found.pointers[0].0, 8);
         // The request's number encodes 48 bytes.
         let walk = walk_of(libc::SYS_ioctl, &arguments(0xc030_6401));
-        assert_eq!(walk, Some(Walk { address: 0x1000, bytes: 48, is_before: false }));
+        assert_eq!(walk, Some(Walk { address: 0x1000, bytes: 48, has_early_effect: false }));
         assert_eq!(walk_of(libc::SYS_read, &[0; 6]), None);
     }
 

@@ -2,11 +2,14 @@
 //! parent exits, and termination by the child's signal.
 
 use crate::raw;
+use crate::signals::{self, Action};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,31 @@ pub struct ReceivedSignal {
     pub from_process: bool,
     /// The sending process's ID; 0 if that process is outside this process's PID namespace.
     pub sender: i32,
+    /// The sending user's ID.
+    user: u32,
+    /// The value of `sigqueue`.
+    value: Option<u64>,
+}
+
+/// What this process has inherited. Rust's library ignores SIGPIPE and opens closed standard streams
+/// before `main`.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// A bit for each standard stream that was closed.
+static CLOSED_STREAMS: AtomicU8 = AtomicU8::new(0);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_INHERITED: extern "C" fn() = note_inherited;
+
+extern "C" fn note_inherited() {
+    let is_ignored = |action: Action| action.handler == libc::SIG_IGN;
+    PIPE_WAS_IGNORED.store(signals::action_of(libc::SIGPIPE).is_ok_and(is_ignored), Relaxed);
+    let mut streams = [0, 1, 2].map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
+    let args = [streams.as_mut_ptr() as usize, streams.len(), 0, 0, 0, 0];
+    // SAFETY: the kernel reads and writes the three entries, and does not wait.
+    unsafe { raw::syscall(libc::SYS_poll, args) };
+    let closed = streams.iter().filter(|stream| stream.revents & libc::POLLNVAL != 0);
+    CLOSED_STREAMS.store(closed.map(|stream| 1 << stream.fd).sum(), Relaxed);
 }
 
 /// Signals that are blocked in this thread and read from a descriptor instead.
@@ -70,12 +98,19 @@ impl SignalQueue {
         let info = unsafe { info.assume_init() };
         let from_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
         let sender = if from_process { info.ssi_pid as i32 } else { 0 };
-        Ok(Some(ReceivedSignal { signal: info.ssi_signo as i32, from_process, sender }))
+        Ok(Some(ReceivedSignal {
+            signal: info.ssi_signo as i32,
+            from_process,
+            sender,
+            user: info.ssi_uid,
+            value: (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_ptr),
+        }))
     }
 
     /// Prepares `command`: its process starts with the signal mask and SIGCHLD disposition from
-    /// before [`SignalQueue::hold`], inherits the descriptors `kept`, and is killed when the
-    /// calling thread exits.
+    /// before [`SignalQueue::hold`], with SIGPIPE and the standard streams as this process has
+    /// inherited them, inherits the descriptors `kept`, and is killed when the calling thread
+    /// exits.
     pub fn prepare(&self, command: &mut Command, kept: &[BorrowedFd<'_>]) {
         let parent = std::process::id();
         let mask = self.mask_before;
@@ -94,6 +129,7 @@ impl SignalQueue {
                 // SAFETY: an ignored signal runs no code of this program.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
             }
+            restore_inherited();
             set_mask(libc::SIG_SETMASK, &mask).map(drop)
         };
         // SAFETY: between fork and exec the closure only makes system calls; it neither allocates
@@ -132,6 +168,20 @@ pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     unsafe { command.pre_exec(in_child) };
 }
 
+/// Restores what Rust's library has changed, in a child that is about to call exec.
+fn restore_inherited() {
+    if PIPE_WAS_IGNORED.load(Relaxed) {
+        // SAFETY: an ignored signal runs no code of this program.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    }
+    let closed = CLOSED_STREAMS.load(Relaxed);
+    for fd in (0..3).filter(|fd| closed & 1 << fd != 0) {
+        // SAFETY: Rust's library has opened /dev/null as this descriptor, and no code of the child
+        // uses it.
+        unsafe { libc::close(fd) };
+    }
+}
+
 /// Removes close-on-exec from descriptors, in a child that is about to call exec.
 fn keep_open(numbers: &[i32]) -> io::Result<()> {
     numbers.iter().try_for_each(|number| {
@@ -161,6 +211,20 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Sends a received signal to another process, with its value if it has one.
+pub fn forward(pid: i32, received: &ReceivedSignal) -> io::Result<()> {
+    let Some(value) = received.value else { return send(pid, received.signal) };
+    // `siginfo_t` of SI_QUEUE: signal and error number, code, sender and user, value.
+    let mut info = [0_u64; 16];
+    info[0] = received.signal as u64;
+    info[1] = u64::from(libc::SI_QUEUE as u32);
+    info[2] = u64::from(received.sender as u32) | u64::from(received.user) << 32;
+    info[3] = value;
+    let args = [pid as usize, received.signal as usize, info.as_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel reads `info`, which has the size of a `siginfo_t`.
+    raw::check(unsafe { raw::syscall(libc::SYS_rt_sigqueueinfo, args) }).map(drop)
 }
 
 /// Closes descriptors that this process inherited, except the standard streams.

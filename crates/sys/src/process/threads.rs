@@ -117,6 +117,11 @@ fn name_of(thread: i32) -> io::Result<i32> {
     names()?.into_iter().find(is_it).ok_or_else(not_found)
 }
 
+/// Returns true for a thread that the kernel has created for an io_uring.
+pub fn is_io_worker(thread: i32) -> bool {
+    status(thread, "Name:").is_ok_and(|name| name.starts_with("iou-"))
+}
+
 pub fn blocked(thread: i32) -> io::Result<Mask> {
     let digits = status(thread, "SigBlk:")?;
     Mask::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())

@@ -105,6 +105,12 @@ impl Engine {
         self.release(pages);
     }
 
+    /// Releases, in a forked child, pages of [`Engine::try_hold_memory`] of another thread of its
+    /// parent. [`Engine::inherit_held`] corrects the number of held pages.
+    pub fn uncharge(&self, pages: usize) {
+        self.core.memory.budget.release(pages);
+    }
+
     pub fn held_pages(&self) -> usize {
         self.held.pages.load(Relaxed)
     }
@@ -183,15 +189,20 @@ impl Engine {
         end(done, if done < len { Then::Missing } else { Then::Done }, from)
     }
 
-    /// Faults in and pins a page. Returns `None` for an unmapped or unmanaged page.
+    /// Faults in and pins a page. Returns `None` for an unmapped page. Does nothing with an unmanaged
+    /// page, which the kernel handles by itself; nor does [`Engine::unpin`].
     fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<BeforePin>, FaultError> {
         let mut before = BeforePin { was_resident: true, from: None };
         while !self.core.memory.pages.try_pin(page) {
             before.was_resident = false;
             match page_in::page_in(&self.core, &self.contexts, page, Access::Write, open) {
                 Ok(from) => before.from = from.or(before.from),
-                // The kernel will report the error or handle the page by itself.
-                Err(FaultError::NotMapped | FaultError::Unmanaged) => return Ok(None),
+                Err(FaultError::NotMapped) if self.is_replaced(page) => {}
+                // The kernel will report the error.
+                Err(FaultError::NotMapped) => return Ok(None),
+                Err(FaultError::Unmanaged) => {
+                    return Ok(Some(BeforePin { was_resident: true, ..before }));
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -6,6 +6,7 @@ use crate::api::settings::Config;
 use crate::base::stats::Stats;
 use crate::paths::adopt;
 use crate::store::swap::Backing;
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::proc_maps::{self, Mapping};
 use softswap_sys::window::{Occupied, Part};
 use std::ops::Range;
@@ -27,13 +28,14 @@ impl Engine {
     /// Starts an engine in a process that already has mappings in the window. The caller has
     /// blocked signals, and calls [`Engine::fit`] as soon as it can handle faults. Meanwhile other
     /// threads must not change mappings; they wait if they touch absent pages. On an error the
-    /// program's memory is unchanged.
+    /// program's memory is unchanged. Returns also the memory that the program has locked: see
+    /// [`Engine::adopt_locked`].
     pub fn start_around(
         config: &Config,
         storage: Vec<Backing>,
         stats: Stats,
         before: &Before,
-    ) -> Result<Engine, StartError> {
+    ) -> Result<(Engine, Vec<Range<usize>>), StartError> {
         let with_details = before.is_odd || proc_maps::has_locked_memory();
         let mappings = proc_maps::mappings(before.base..before.base + before.len, with_details)?;
         let part = |mapping: &Mapping| Part {
@@ -44,12 +46,24 @@ impl Engine {
         let occupied = Occupied { base: before.base, len: before.len, parts };
         let (core, contexts) = builder::build(config, storage, stats, Some(&occupied))?;
         adopt::adopt(&core, &mappings, before.reserved.as_ref())?;
-        let engine = Engine::of(core, contexts);
-        for mapping in mappings.iter().filter(|it| it.is_private_anonymous && it.is_locked) {
-            // Fails only beyond the limit, which the kernel has enforced already.
-            let _ = engine.lock_range(mapping.range.start, mapping.range.len());
-        }
-        Ok(engine)
+        let is_locked = |mapping: &Mapping| mapping.is_private_anonymous && mapping.is_locked;
+        let locked = mappings.into_iter().filter(is_locked).map(|mapping| mapping.range).collect();
+        Ok((Engine::of(core, contexts), locked))
+    }
+
+    /// Pins memory that the program locked before the start. Unlocks it beyond the limit of
+    /// [`Engine::may_lock`], because the kernel discards no locked pages. Returns the number of
+    /// unlocked bytes.
+    pub fn adopt_locked(&self, locked: &[Range<usize>]) -> usize {
+        let is_refused = |range: &&Range<usize>| self.lock_range(range.start, range.len()).is_err();
+        let refused = locked.iter().filter(is_refused);
+        let unlock = |range: &Range<usize>| {
+            let page = self.page_of(range.start);
+            // Fails for unmapped memory only.
+            let _ = self.core.memory.window.unlock(page, range.len() / PAGE_SIZE);
+            range.len()
+        };
+        refused.map(unlock).sum()
     }
 
     /// Evicts pages until free memory is above the low watermark, or no page is evictable.

@@ -54,6 +54,10 @@ fn is_managed(vector: &iovec) -> bool {
     vector.iov_len > 0 && instance::is_managed(vector.iov_base as usize)
 }
 
+pub(super) fn total_bytes(vectors: &[iovec]) -> usize {
+    vectors.iter().map(|vector| vector.iov_len).sum()
+}
+
 pub(super) fn managed_bytes(vectors: &[iovec]) -> usize {
     let managed = vectors.iter().filter(|vector| is_managed(vector));
     managed.fold(0, |sum, vector| sum.saturating_add(vector.iov_len))

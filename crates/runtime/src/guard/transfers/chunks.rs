@@ -1,6 +1,6 @@
 //! Transfers cut into pieces that can be pinned.
 
-use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, space_for};
+use super::buffers::{EMPTY, INLINE_COUNT, MAX_RANGES, space_for, total_bytes};
 use crate::base::errno::refused;
 use crate::base::{guarded_call, instance};
 use crate::memory::pins::Pins;
@@ -64,7 +64,7 @@ struct Progress<'v> {
 
 impl Progress<'_> {
     fn is_at_end(&self) -> bool {
-        self.originals[self.index..].iter().map(|vector| vector.iov_len).sum::<usize>() <= self.skip
+        total_bytes(&self.originals[self.index..]) <= self.skip
     }
 
     /// Writes the next piece to `vectors` and pins it: up to `most` managed bytes, fewer if other

@@ -16,7 +16,7 @@
 //! one. If RLIMIT_FSIZE is reached between two pieces, the call ends with a short count, without a
 //! signal.
 
-use super::buffers::{Buffers, too_long};
+use super::buffers::{Buffers, too_long, total_bytes};
 use super::chunks::{Moved, Step, in_chunks};
 use super::descriptor_kind::{Kind, appends, file_len, is_direct, kind_of, seek};
 use super::reading::are_blocks;
@@ -48,7 +48,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u6
     if call.is_atomic() {
         return too_long(engine, originals);
     }
-    let bytes = originals.iter().map(|vector| vector.iov_len).sum();
+    let bytes = total_bytes(originals);
     let mut part = Part::of(call, is_append, bytes);
     let result = in_chunks(engine, originals, |vectors, step| {
         if step.done > 0 && !part.may_follow(step.done) {

@@ -313,12 +313,24 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
         let result = send_first(engine, [fd, header, flags, 0, 0, 0]);
         if result >= 0 && return_len(original, index, result as u32) {
             sent += 1;
+            // The kernel, too, sends nothing after a message that it has sent in part.
+            if (result as usize) < message_bytes(header) {
+                return sent;
+            }
             continue;
         }
         let error = if result < 0 { result } else { refused(libc::EFAULT) };
         return if sent > 0 { sent } else { error };
     }
     sent
+}
+
+/// Returns the length of a message; 0 if its header or its list of buffers cannot be read.
+fn message_bytes(header: usize) -> usize {
+    let Some(message) = uaccess::get_user::<msghdr>(header) else { return 0 };
+    let vector =
+        |index| uaccess::get_user::<iovec>(message.msg_iov as usize + index * size_of::<iovec>());
+    (0..message.msg_iovlen).map_while(vector).map(|vector| vector.iov_len).sum()
 }
 
 fn return_len(original: usize, index: usize, len: u32) -> bool {

@@ -4,7 +4,7 @@
 //! A read at the file's own position first claims its part of the file by one `lseek` over it. So
 //! two concurrent readers get separate contiguous parts, as with one kernel call each.
 
-use super::buffers::{Buffers, RECEIVED, Strategy, managed_bytes, shorten, whole};
+use super::buffers::{Buffers, RECEIVED, Strategy, managed_bytes, shorten, total_bytes, whole};
 use super::chunks::in_chunks;
 use super::descriptor_kind::{Kind, drops_truncated, is_direct, kind_of, seek};
 use super::transfer_call::Call;
@@ -69,7 +69,7 @@ fn in_one(engine: &Engine, call: &Call, originals: &[iovec], strategy: Strategy)
 
 /// Reads a part of a file of `len` bytes from the file's own position, after claiming the part.
 fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> isize {
-    let wanted: usize = originals.iter().map(|vector| vector.iov_len).sum();
+    let wanted = total_bytes(originals);
     let position = seek(call.fd(), 0);
     let left = (len as i64 - position as i64).max(0) as usize;
     // A short read is one call: the end of a file, or a file whose length is unknown because the

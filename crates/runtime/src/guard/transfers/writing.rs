@@ -6,7 +6,7 @@
 //! Under the program's own filter, pieces are moved by the call that the program made, so that the
 //! filter judges it.
 
-use super::buffers::{Buffers, Strategy};
+use super::buffers::{Buffers, Strategy, total_bytes};
 use super::chunks::{Step, in_chunks};
 use super::descriptor_kind::{Kind, kind_of};
 use super::file_writing;
@@ -37,6 +37,10 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
         }),
         (Kind::Disk { .. }, None) => {
             in_chunks(engine, originals, |vectors, step| call.issue_piece(vectors, step).into())
+        }
+        // Such a write is atomic.
+        (kind @ Kind::Pipe, _) if total_bytes(originals) <= libc::PIPE_BUF => {
+            undivided(engine, originals, kind, |vectors| call.issue(vectors))
         }
         (Kind::Pipe | Kind::Endless | Kind::Stream, _) => {
             in_chunks(engine, originals, |vectors, _| call.issue(vectors).into())
@@ -80,14 +84,16 @@ fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
 }
 
 /// Returns the flags for one piece. Only the last piece sends urgent data or ends a record, and
-/// only the first opens a connection.
+/// only the first opens a connection or is sent without a copy.
 pub(super) fn piece_flags(flags: usize, step: Step) -> usize {
     let mut flags = flags;
     if !step.is_last {
         flags &= !((libc::MSG_OOB | libc::MSG_EOR) as usize);
     }
     if step.done > 0 {
-        flags &= !(libc::MSG_FASTOPEN as usize);
+        // The kernel numbers notifications by calls: one for the first piece, and the others are
+        // copied.
+        flags &= !((libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) as usize);
         flags |= libc::MSG_NOSIGNAL as usize;
     }
     flags

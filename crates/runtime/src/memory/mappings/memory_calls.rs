@@ -11,8 +11,7 @@ use crate::base::{filter_verdict, instance};
 use crate::memory::{asleep, hint_retries};
 use libc::iovec;
 use softswap_engine::api::engine::Engine;
-use softswap_sys::PAGE_SIZE;
-use softswap_sys::signals;
+use softswap_sys::{PAGE_SIZE, raw, signals};
 use std::ffi::c_void;
 
 fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
@@ -56,6 +55,9 @@ pub(crate) fn handle(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         libc::SYS_mprotect => ranges::protect(engine, address, len, third as i32, -1),
         libc::SYS_pkey_mprotect => {
             ranges::protect(engine, address, len, third as i32, fourth as i32)
+        }
+        libc::SYS_madvise if raw::is_write_request(third, fourth) => {
+            ranges::make_writable(engine, address, len)
         }
         libc::SYS_madvise => ranges::advise(engine, address, len, third as i32),
         libc::SYS_mlock => ranges::lock(engine, address, len),

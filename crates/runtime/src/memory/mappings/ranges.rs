@@ -126,6 +126,12 @@ pub(super) fn allocate_key(arguments: Arguments) -> isize {
     refused(libc::ENOSPC)
 }
 
+/// Faults managed pages in for the runtime, which pins them. Changes no content, so it may do so for
+/// pages that the program has made read-only.
+pub(super) fn make_writable(engine: &Engine, address: usize, len: usize) -> isize {
+    if populate(engine, address, len) { 0 } else { refused(libc::ENOMEM) }
+}
+
 pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
     if sealing::discards(advice)
         && let Some(kept) = sealing::first_kept(engine, address, len)
@@ -181,7 +187,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
             if !engine.allows(address, len, wanted) {
                 return refused(libc::EINVAL);
             }
-            if populate(engine, address, len) { 0 } else { refused(libc::ENOMEM) }
+            make_writable(engine, address, len)
         }
         libc::MADV_DONTFORK => at_fork(AtFork::Withheld, true),
         libc::MADV_DOFORK => at_fork(AtFork::Withheld, false),

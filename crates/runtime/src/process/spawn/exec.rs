@@ -29,6 +29,9 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
+    if fd < 0 || argv.is_null() || envp.is_null() {
+        return c_result(refused(libc::EINVAL)) as i32;
+    }
     let empty = c"".as_ptr() as usize;
     let flags = libc::AT_EMPTY_PATH as usize;
     let arguments = [fd as usize, empty, argv as usize, envp as usize, flags, 0];
@@ -56,7 +59,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
 
 /// Number of variadic arguments in registers; the rest are on the stack.
 const IN_REGISTERS: usize = 5;
-const MAX_LISTED: usize = 2000;
+const MAX_LISTED: usize = 8192;
 
 /// Function that a variadic exec calls.
 #[derive(PartialEq)]
@@ -86,14 +89,32 @@ unsafe fn exec_listed(
             }
         }
     };
-    let mut argv = [std::ptr::null::<c_char>(); MAX_LISTED];
     let mut count = 0;
     while word(count) != 0 {
-        if count + 1 == MAX_LISTED {
-            return c_result(refused(libc::E2BIG)) as i32;
-        }
-        argv[count] = word(count) as *const c_char;
         count += 1;
+    }
+    // Handlers on small signal stacks call these functions, so the array is not much larger than
+    // needed. It is neither in the heap nor in a mapping, which would remain after `vfork`.
+    match count {
+        0..8 => exec_array::<8>(path, word, count, kind),
+        8..64 => exec_array::<64>(path, word, count, kind),
+        64..512 => exec_array::<512>(path, word, count, kind),
+        512..MAX_LISTED => exec_array::<MAX_LISTED>(path, word, count, kind),
+        _ => c_result(refused(libc::E2BIG)) as i32,
+    }
+}
+
+/// Calls an exec function with an array of `count` arguments, fewer than `SPACE`.
+#[inline(never)]
+fn exec_array<const SPACE: usize>(
+    path: *const c_char,
+    word: impl Fn(usize) -> usize,
+    count: usize,
+    kind: &Listed,
+) -> i32 {
+    let mut argv = [std::ptr::null::<c_char>(); SPACE];
+    for (index, argument) in argv[..count].iter_mut().enumerate() {
+        *argument = word(index) as *const c_char;
     }
     // SAFETY: `argv` ends with a null pointer; the strings are the program's.
     unsafe {

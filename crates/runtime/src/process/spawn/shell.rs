@@ -75,6 +75,7 @@ fn wait_for(pid: libc::pid_t) -> i32 {
             return status;
         }
         if waited != refused(libc::EINTR) {
+            raw::set_errno(-waited as i32);
             return -1;
         }
     }
@@ -159,11 +160,14 @@ unsafe fn system_by_spawn(command: *const c_char) -> i32 {
             wait_for(pid)
         } else {
             const SHELL_FAILED: i32 = 127 << 8;
+            raw::set_errno(failed);
             SHELL_FAILED
         };
+        let error = raw::errno();
         libc::posix_spawnattr_destroy(&raw mut attributes);
         end_ignoring();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        raw::set_errno(error);
         status
     }
 }
