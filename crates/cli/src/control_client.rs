@@ -156,10 +156,12 @@ impl Process {
     pub(crate) fn sleeps(&self) -> bool {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let Ok(descriptors) = descriptors else { return false };
-        let memory = PathBuf::from(format!("/proc/{}/mem", self.pid));
+        let own = PathBuf::from(format!("/proc/{}", self.pid));
         let is_of_engine = |entry: std::fs::DirEntry| {
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
-            target.as_os_str() == "anon_inode:[userfaultfd]" || target == memory
+            // That of a thread: `/proc/PID/task/TID/mem`.
+            let is_own_memory = target.starts_with(&own) && target.ends_with("mem");
+            target.as_os_str() == "anon_inode:[userfaultfd]" || is_own_memory
         };
         self.is_managed() == Some(true) && !descriptors.flatten().any(is_of_engine)
     }

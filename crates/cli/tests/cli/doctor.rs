@@ -67,6 +67,13 @@ fn unusable_swap_directory_is_fatal() {
     let found = check(&diagnosis, "swap-directory");
     assert_eq!(found["status"], "fatal");
     assert_contains_all(&found["detail"].to_string(), &["/no/such/dir"]);
+    // The same settings apply as in `softswap run`.
+    let mut command = softswap();
+    let (status, diagnosis) =
+        diagnose(command.env("SOFTSWAP_RESERVE", "999999G").args(["doctor", "--json"]));
+    assert_eq!(status, 1);
+    let found = check(&diagnosis, "swap-directory");
+    assert_contains_all(&found["detail"].to_string(), &["kept in reserve", "run --reserve SIZE"]);
 }
 
 #[test]

@@ -51,6 +51,13 @@ fn invalid_jupyter_kernel_is_rejected() {
     };
     assert_refused(&mut install("lots", "a"), 2, &["--memory lots", "not a size"]);
     assert_refused(&mut install("1G", "../a"), 2, &["--name ../a", "letters"]);
+    assert_refused(&mut install("1M", "a"), 2, &["--memory 1M", "too little"]);
+    for (area, parts) in [
+        ("redis://u:hunter2@h?size=1G", ["--swap redis://u:...@h", "password"]),
+        ("/var/tmp,poll=never", ["--swap /var/tmp,poll=never", "never"]),
+    ] {
+        assert_refused(install("1G", "a").args(["--swap", area]), 2, &parts);
+    }
     let parts = ["bare", "no ipykernel", "pip install", "--python"];
     assert_refused(&mut install("1G", "a"), 2, &parts);
     assert!(!dir.path().join("kernels").exists());

@@ -500,7 +500,7 @@ fn misbehaving_clients_are_harmless() {
 
 #[test]
 fn forked_child_does_not_affect_socket() {
-    let mut program = Program::script(&format!(
+    let script = format!(
         "import os, stat, sys, time
 parent = os.getpid()
 while not os.path.exists(os.environ['{DIR_VARIABLE}'] + f'/{{parent}}.sock'): time.sleep(0.01)
@@ -522,16 +522,20 @@ if pid == 0:
 # In one write each: an unbuffered `print` makes several.
 os.write(1, b'ready\\n')
 time.sleep(1000)"
-    ));
-    let child = program.wait_for_line("child");
-    let pid = program.pid();
-    assert!(program.socket().exists(), "the socket was removed when a child exited");
-    refused(&["stat", &child], 1, &[&child, "forked", &format!("process {pid}")]);
-    let (path, child_lives) = (program.socket(), Path::new("/proc").join(&child));
-    kill(&pid, libc::SIGKILL);
-    program.running.finish(WAIT_TIMEOUT);
-    assert!(child_lives.exists() && !path.exists(), "the child must not keep the socket open");
-    kill(&child, libc::SIGKILL);
+    );
+    for faults in ["auto", "protection"] {
+        let options = ["--faults", faults];
+        let mut program = Program::start(&options, &python(), &["-c", script.as_str()]);
+        let child = program.wait_for_line("child");
+        let pid = program.pid();
+        assert!(program.socket().exists(), "the socket was removed when a child exited");
+        refused(&["stat", &child], 1, &[&child, "forked", &format!("process {pid}")]);
+        let (path, child_lives) = (program.socket(), Path::new("/proc").join(&child));
+        kill(&pid, libc::SIGKILL);
+        program.running.finish(WAIT_TIMEOUT);
+        assert!(child_lives.exists() && !path.exists(), "the child must not keep the socket open");
+        kill(&child, libc::SIGKILL);
+    }
 }
 
 /// Waits until a process answers `stat`.

@@ -279,6 +279,28 @@ fn failed_output_is_reported() {
 }
 
 #[test]
+fn unwritable_standard_error_changes_no_status() {
+    for (line, status) in [("stat 999999999", 1), ("run --memory 99999G -- sh -c exit+7", 7)] {
+        let words: Vec<String> = line.split(' ').map(|word| word.replace('+', " ")).collect();
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(bin_dir().join("softswap"));
+        let ended = command.args(&words).stderr(full).status().unwrap();
+        assert_eq!(ended.code(), Some(status), "{line}");
+    }
+}
+
+#[test]
+fn variable_that_is_not_text_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let value = std::ffi::OsStr::from_bytes(b"/var/tmp/\xe9");
+    for words in [&["run", "--", "true"][..], &["swapon-check", "/var/tmp"]] {
+        let mut command = softswap();
+        command.env("SOFTSWAP_SWAP", value).args(words);
+        assert_refused(&mut command, 2, &["SOFTSWAP_SWAP=/var/tmp/", "not UTF-8"]);
+    }
+}
+
+#[test]
 fn bench_and_analyze_receive_all_arguments() {
     for (line, [usage, first, second]) in [
         ("bench --help", ["bench [OPTIONS] <COMMAND>", "swap-in", "samefill"]),
