@@ -329,9 +329,11 @@ static void interrupted(int signal, siginfo_t *info, void *context)
 }
 static int *word;
 static int ends[2];
+static volatile pid_t waiter;
 static void *waits(void *how)
 {
     note_own_stack();
+    waiter = gettid();
     struct timespec forever = {1000, 0};
     errno = 0;
     if ((long)how == 0)
@@ -349,10 +351,11 @@ CASE(context_in_a_guarded_call)
     for (long how = 0; how < 2; how++)
         for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
             pthread_t thread;
-            seen = 0;
+            seen = waiter = 0;
             handle(SIGUSR1, flags, interrupted);
             pthread_create(&thread, NULL, waits, (void *)how);
-            until_others_sleep(getpid());
+            WAIT_UNTIL(waiter && is_in_call(waiter, how ? SYS_read : SYS_futex,
+                                            how ? (unsigned long)ends[0] : (unsigned long)word));
             pthread_kill(thread, SIGUSR1);
             while (!seen)
                 sched_yield();

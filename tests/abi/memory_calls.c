@@ -785,7 +785,7 @@ static void *reads_a_byte(void *argument)
     return (void *)sum;
 }
 
-/* A thread touches memory while another replaces its mapping. */
+/* A thread touches memory while another replaces its mapping by anonymous memory. */
 CASE(memory_replaced_while_it_is_touched)
 {
     char *at[2] = {mmap(NULL, LEN, RW, ANON, -1, 0), NULL};

@@ -620,6 +620,27 @@ CASE(main_ends_first)
     pthread_exit(NULL);
 }
 
+CASE(the_only_thread_exits)
+{
+    evict();
+    syscall(SYS_exit, 3);
+}
+
+static void *exit_last(void *argument)
+{
+    until_others_sleep(getpid());
+    evict();
+    syscall(SYS_exit, 0);
+    return argument;
+}
+
+CASE(the_last_thread_exits)
+{
+    pthread_t thread;
+    MUST(-(pthread_create(&thread, NULL, exit_last, NULL) != 0));
+    pthread_exit(NULL);
+}
+
 /* Memory that a forked child reads. */
 
 static int fork_order;

@@ -42,4 +42,19 @@ static void until_others_sleep(pid_t process)
     WAIT_UNTIL((looks = do_others_sleep(process) ? looks + 1 : 0) == 5);
 }
 
+/* Returns true if a thread waits in a call with this first argument. */
+__attribute__((unused))
+static int is_in_call(pid_t thread, long number, unsigned long argument)
+{
+    char path[64];
+    long found = -1;
+    unsigned long first = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+    FILE *file = fopen(path, "r");
+    int fields = file ? fscanf(file, "%ld %lx", &found, &first) : 0;
+    if (file)
+        fclose(file);
+    return fields == 2 && found == number && first == argument;
+}
+
 #endif

@@ -25,8 +25,8 @@ Examples:
   softswap top
   softswap top 4711
 
-Exit status: 0, or 1 if the process does not exist or runs without softswap, or if standard input
-or output is not a terminal with a cursor (TERM=dumb has none).")]
+Exit status: 0, or 1 if the process does not exist or runs without softswap, or if standard output
+is not a terminal with a cursor (TERM=dumb has none).")]
 pub(crate) struct TopArgs {
     /// Only the tree of this process: that of `softswap run`, or of a program in it
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]
@@ -34,11 +34,10 @@ pub(crate) struct TopArgs {
 }
 
 pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
-    if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
+    if !std::io::stdout().is_terminal() || !reads_terminal() {
         return Err(Refusal::new(
             FAILED,
-            "`softswap top` needs a terminal as standard input and output; `softswap stat PID` \
-             prints figures",
+            "`softswap top` needs a terminal; `softswap stat PID` prints figures",
         ));
     }
     if std::env::var_os("TERM").is_some_and(|it| it == "dumb") {
@@ -60,6 +59,14 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
     };
     show(move || collector.trees(), set, options).or_status(FAILED, "the terminal failed")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes standard input the controlling terminal if it is no terminal, as below `xargs`. Returns
+/// false if there is none.
+fn reads_terminal() -> bool {
+    std::io::stdin().is_terminal()
+        || std::fs::File::open("/dev/tty")
+            .is_ok_and(|terminal| rustix::stdio::dup2_stdin(&terminal).is_ok())
 }
 
 fn set(pid: u32, key: &str, value: &str) -> Result<String, String> {

@@ -69,8 +69,10 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
         engine.share_turns(turns::await_turn);
         tree::inherit_minimum(&engine);
     }
-    note_if_unlocked(engine.adopt_locked(&locked), config);
     instance::keep(engine);
+    // After `keep`: the share of the budget may have to grow.
+    let unlocked_bytes = instance::kept().map_or(0, |engine| engine.adopt_locked(&locked));
+    note_if_unlocked(unlocked_bytes, config);
     if !instance::emulates_signals() {
         take_signals()?;
     }

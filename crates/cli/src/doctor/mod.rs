@@ -50,7 +50,7 @@ pub(crate) struct DoctorArgs {
     json: bool,
 
     /// The directory, file, device or cluster to test, written as for `softswap run`; may be given
-    /// several times [default: SOFTSWAP_SWAP or /var/tmp]
+    /// several times [default: SOFTSWAP_SWAP, the settings file, or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,
 

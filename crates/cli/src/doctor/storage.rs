@@ -5,7 +5,7 @@ use super::cluster;
 use crate::library;
 use crate::refusal::{Refusal, plain};
 use crate::run::areas::{self, is_url};
-use crate::run::resolve::resolve_storage;
+use crate::run::resolve::{Storage, resolve_storage};
 use crate::run::sourced::{Sourced, without_password};
 use crate::swapdir::{self, SwapDir};
 use crate::swapon_raw;
@@ -19,16 +19,11 @@ use std::process::Command;
 pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
-    let storage = match resolve_storage() {
-        Ok(storage) => storage,
-        Err(refusal) => {
-            return vec![Check::fatal(
-                "settings",
-                refusal.to_string(),
-                "softswap run --help".into(),
-            )];
-        }
-    };
+    let storage = resolve_storage().unwrap_or_else(|refusal| {
+        let fix = "correct the variable or the settings file".into();
+        checks.push(Check::fatal("settings", refusal.to_string(), fix));
+        Storage { reserve_bytes: Config::default().reserve_bytes, areas: Vec::new() }
+    });
     let chosen = chosen(asked, &storage.areas);
     let has_local_disk =
         chosen.iter().any(|(location, _)| matches!(location, Ok(AreaLocation::Directory(_))));

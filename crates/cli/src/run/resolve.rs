@@ -157,6 +157,14 @@ pub(super) fn resolve(
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Resolved, Refusal> {
     let options = options();
+    let is_given = |name: &str| match name {
+        "config" => args.config.is_some(),
+        "log" => args.log.is_some(),
+        "report" => !args.report.is_empty(),
+        name => !args.given.values(name).is_empty(),
+    };
+    let names = options.iter().map(|option| option.get_id().as_str());
+    check_variables(names.filter(|name| !is_given(name)))?;
     let sources = Sources::read(&args.given, args.config.clone(), env, &options)?;
     let mut notes = Vec::new();
     let mut config = Config::default();
@@ -187,7 +195,6 @@ pub(super) fn resolve(
     };
     config.is_moving = auto.is_some() || parks_on_stop;
     config.reserve_bytes = sources.reserve_bytes()?;
-    check_variables(&options, std::env::vars_os())?;
     notes.extend(unknown_variables(&options, std::env::vars_os()));
     let swap = sources.pick_all("swap")?;
     let common;
@@ -233,7 +240,7 @@ pub(crate) struct Storage {
 /// Resolves the reserve and the swap areas as for a `run` without options.
 pub(crate) fn resolve_storage() -> Result<Storage, Refusal> {
     let (given, options) = (CommandLineOptions::default(), options());
-    check_variables(&options, std::env::vars_os())?;
+    check_variables(["config", "reserve", "swap"].into_iter())?;
     let sources = Sources::read(&given, None, |name| std::env::var(name).ok(), &options)?;
     Ok(Storage { reserve_bytes: sources.reserve_bytes()?, areas: sources.pick_all("swap")? })
 }

@@ -150,7 +150,10 @@ fn forward_until_exit(
             let program = pid.as_raw_nonzero().get();
             stops.note(received.signal);
             budget.iter().for_each(|budget| budget.note_signal(received.signal));
-            let is_for_it = received.from_process && !is_of_its_group(received.sender, program);
+            // The kernel names this process itself as the sender if its own write exceeds a limit.
+            let is_own = u32::try_from(received.sender) == Ok(std::process::id());
+            let is_for_it =
+                received.from_process && !is_own && !is_of_its_group(received.sender, program);
             if received.signal != libc::SIGCHLD && is_for_it {
                 // If the program has exited in the meantime, `reap` reports the exit.
                 let _ = child::forward(program, &received);

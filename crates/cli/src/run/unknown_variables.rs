@@ -5,6 +5,7 @@ use crate::refusal::Refusal;
 use softswap_engine::api::settings::ENV_PREFIX;
 use softswap_remote::secret;
 use softswap_sys::control_socket;
+use std::env::VarError;
 use std::ffi::OsString;
 
 /// Variables of softswap's tests and scripts: beginnings of their names after `SOFTSWAP_`.
@@ -32,24 +33,17 @@ pub(super) fn variable_of(name: &str) -> String {
     format!("SOFTSWAP_{}", name.to_ascii_uppercase())
 }
 
-/// Refuses variables of options whose value is not text: they would count as unset.
-pub(super) fn check_variables(
-    options: &[clap::Arg],
-    mut variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Result<(), Refusal> {
-    let names: Vec<_> =
-        options.iter().map(|option| variable_of(option.get_id().as_str())).collect();
-    let is_bad = |(name, value): &(OsString, OsString)| {
-        value.to_str().is_none() && names.iter().any(|known| name == known.as_str())
-    };
-    match variables.find(is_bad) {
-        None => Ok(()),
-        Some((name, value)) => Err(Refusal::usage(format!(
-            "{}={}: the value is not UTF-8; use another path, or the option",
-            name.to_string_lossy(),
-            value.to_string_lossy()
-        ))),
+/// Refuses variables of these options whose value is not text: they would count as unset.
+pub(super) fn check_variables<'n>(names: impl Iterator<Item = &'n str>) -> Result<(), Refusal> {
+    for variable in names.map(variable_of) {
+        if let Err(VarError::NotUnicode(value)) = std::env::var(&variable) {
+            let value = value.to_string_lossy();
+            return Err(Refusal::usage(format!(
+                "{variable}={value}: the value is not UTF-8; unset it, or use another path"
+            )));
+        }
     }
+    Ok(())
 }
 
 /// Returns notes about variables that softswap does not know.

@@ -280,7 +280,9 @@ fn failed_output_is_reported() {
 
 #[test]
 fn unwritable_standard_error_changes_no_status() {
-    for (line, status) in [("stat 999999999", 1), ("run --memory 99999G -- sh -c exit+7", 7)] {
+    for (line, status) in
+        [("stat 999999999", 1), ("run --reserve 0 --memory 99999G -- sh -c exit+7", 7)]
+    {
         let words: Vec<String> = line.split(' ').map(|word| word.replace('+', " ")).collect();
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut command = std::process::Command::new(bin_dir().join("softswap"));

@@ -22,13 +22,13 @@ use crate::store::io::poll::mode::Knobs;
 use crate::store::pool::Handle;
 use crate::store::swap::Backing;
 use softswap_sys::faults::Faults;
-use softswap_sys::raw::current_cpu;
+use softswap_sys::raw::{self, current_cpu};
 use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::{MappingPressure, Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub mod pinning;
@@ -58,6 +58,8 @@ pub struct Engine {
     contexts: Contexts,
     /// Held while pages are moved between mappings.
     remapping: Mutex<()>,
+    /// The process and the thread that have quiesced the engine; 0: none.
+    quiescing: AtomicU64,
     /// Pages held by system calls.
     held: Held,
 }
@@ -70,6 +72,12 @@ struct Held {
     waiting: AtomicU32,
     /// Incremented when pages are released while threads wait.
     releases: AtomicU32,
+}
+
+/// What has replaced a mapping.
+enum Replacement {
+    Managed,
+    Unmanaged,
 }
 
 /// The quiesced engine: no operation is in progress. Used for fork.
@@ -104,7 +112,8 @@ impl Engine {
     }
 
     fn of(core: Core, contexts: Contexts) -> Engine {
-        Engine { core, contexts, remapping: Mutex::new(()), held: Held::default() }
+        let (remapping, quiescing) = (Mutex::new(()), AtomicU64::new(0));
+        Engine { core, contexts, remapping, quiescing, held: Held::default() }
     }
 
     /// Sets the limit of the pool, or makes it adaptive.
@@ -219,9 +228,17 @@ impl Engine {
         open: Mask,
     ) -> Result<Option<Tier>, FaultError> {
         let from = loop {
-            match page_in::page_in(&self.core, &self.contexts, page, access, open) {
-                Err(FaultError::NotMapped) if self.is_replaced(page) => {}
+            let error = match page_in::page_in(&self.core, &self.contexts, page, access, open) {
+                Err(error @ (FaultError::NotMapped | FaultError::Unmanaged)) => error,
                 result => break result?,
+            };
+            match self.replacement(page) {
+                Some(Replacement::Managed) => {}
+                // The touch succeeds when it is repeated.
+                Some(Replacement::Unmanaged) if matches!(error, FaultError::NotMapped) => {
+                    break None;
+                }
+                _ => return Err(error),
             }
         };
         if from.is_some() {
@@ -230,11 +247,28 @@ impl Engine {
         Ok(from)
     }
 
-    /// Returns true if a page that was not mapped is mapped: another thread has replaced its mapping
-    /// (`mmap` with MAP_FIXED), and the page may be touched during that. Waits for that thread.
-    fn is_replaced(&self, page: PageNo) -> bool {
+    /// Returns what is mapped now at a page that was not mapped, or unmanaged: another thread may be
+    /// replacing its mapping (`mmap` with MAP_FIXED), and the program may touch the page meanwhile.
+    /// Waits for that thread. Returns `None` if nothing is mapped, and in a thread that forks, which
+    /// holds the lock itself.
+    fn replacement(&self, page: PageNo) -> Option<Replacement> {
+        if self.is_forking_here() {
+            return None;
+        }
         let _layout = self.core.memory.space.lock();
-        self.core.memory.space.is_mapped(page)
+        match self.core.memory.pages.load(page).place() {
+            Place::Unmanaged => Some(Replacement::Unmanaged),
+            _ => self.core.memory.space.is_mapped(page).then_some(Replacement::Managed),
+        }
+    }
+
+    /// Returns true in the thread that has quiesced the engine, and in its child.
+    fn is_forking_here(&self) -> bool {
+        let (process, thread) = (raw::current_process(), raw::current_thread());
+        match self.quiescing.load(Relaxed) {
+            0 => false,
+            forker => forker as u32 == thread as u32 || (forker >> 32) as u32 != process,
+        }
     }
 
     /// Returns true if an access to a managed address raised SIGSEGV because the page is absent,
@@ -501,6 +535,8 @@ impl Engine {
     #[must_use]
     pub fn quiesce(&self) -> Quiesced<'_> {
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let (process, thread) = (raw::current_process(), raw::current_thread());
+        self.quiescing.store(u64::from(process) << 32 | u64::from(thread as u32), Relaxed);
         let layout = self.core.memory.space.lock();
         Quiesced { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
     }
@@ -508,6 +544,7 @@ impl Engine {
     /// Ends the state of [`Engine::quiesce`], in parent and child.
     pub fn end_fork(&self) {
         self.contexts.end_fork();
+        self.quiescing.store(0, Relaxed);
     }
 
     /// Prepares a fork: lets the child inherit the window and the keys of the pages that the child

@@ -108,7 +108,7 @@ impl AddressSpace {
         })
     }
 
-    /// Locks the layout. Call only from program context, with signals blocked.
+    /// Locks the layout. Call with signals blocked, and never while holding a claim or a context.
     pub fn lock(&self) -> MutexGuard<'_, Layout> {
         self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }

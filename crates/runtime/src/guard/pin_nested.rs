@@ -59,7 +59,11 @@ pub(super) fn with_nested(
     }
     let mut result = call();
     for reach in [SHALLOW, DEEP] {
-        if result != EFAULT || !walker.pin_words(&walk, &reach) {
+        if result != EFAULT {
+            break;
+        }
+        let has_array = walker.pin_array(&walk, &reach);
+        if !walker.pin_words(&walk, &reach) && !has_array {
             break;
         }
         result = call();
@@ -119,13 +123,24 @@ struct Walker<'e> {
 }
 
 impl Walker<'_> {
-    /// Pins the structure, with an array that may follow it, and the memory behind each of its
-    /// words. Returns true if anything was pinned.
+    /// Pins an array that may follow the structure. Returns true if a page of it was absent.
+    fn pin_array(&mut self, walk: &Walk, reach: &Reach) -> bool {
+        let is_absent = |page| {
+            let mut state = [1];
+            self.engine.residency(page, &mut state).is_ok() && state == [0]
+        };
+        let first = walk.address & !(PAGE_SIZE - 1);
+        let mut pages = (first..first.saturating_add(reach.bytes)).step_by(PAGE_SIZE);
+        // Fewer bytes if other calls hold too much of the limit.
+        let mut lens = [reach.bytes, reach.bytes / 4, reach.bytes / 16].into_iter();
+        self.engine.contains(walk.address)
+            && pages.any(is_absent)
+            && lens.any(|len| self.pins.add_held(walk.address, len).is_some())
+    }
+
+    /// Pins the memory behind each word of the structure. Returns true if anything was pinned.
     fn pin_words(&mut self, walk: &Walk, reach: &Reach) -> bool {
         let before = self.pins.mark();
-        if self.engine.contains(walk.address) {
-            self.pin_behind(walk.address, reach.bytes);
-        }
         self.pin_words_in(walk.address, walk.bytes, reach, reach.is_deep);
         self.pins.mark() > before
     }

@@ -138,6 +138,9 @@ fn start_one(state: &mut State, at: usize) -> bool {
     own_threads::forget(at);
     RUNNING[at].store(1, Ordering::Relaxed);
     let started = program_threads::start_own(run, std::ptr::without_provenance_mut(at));
+    if started.is_err() {
+        RUNNING[at].store(0, Ordering::Relaxed);
+    }
     state.threads[at] = started.ok();
     state.threads[at].is_some()
 }

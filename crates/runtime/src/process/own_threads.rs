@@ -1,12 +1,16 @@
 //! IDs of the engine's threads.
 
+use crate::memory::libc_memory::outside_the_window;
 use softswap_engine::memory::context::PREFETCH_THREADS;
-use softswap_sys::raw;
 use softswap_sys::threads as kernel;
+use softswap_sys::{futex, raw};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Number of engine threads: reclaim, shared budget, control socket, and read-ahead.
 pub(super) const COUNT: usize = 3 + PREFETCH_THREADS;
+
+/// Turns of waiting until a thread that is being created runs.
+const MAX_TURNS: usize = 1_000;
 
 /// Process that has the threads; 0: none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -57,19 +61,26 @@ pub(crate) fn is_this() -> bool {
 }
 
 /// Returns true if the calling thread is the program's last, so that only engine threads would keep
-/// the process alive. Returns false if /proc is missing.
+/// the process alive. Returns false if that is unknown: if /proc is missing, or an engine thread is
+/// being created.
 pub(super) fn is_last_of_program() -> bool {
     let is_running = |at: &usize| RUNNING[*at].load(Ordering::Acquire) == 1;
-    let numbers: Vec<i32> = (0..COUNT).filter(is_running).map(number).collect();
-    if numbers.is_empty() || owner() != raw::current_process() {
+    let numbers = || (0..COUNT).filter(is_running).map(number);
+    if owner() != raw::current_process() || numbers().next().is_none() {
         return false;
     }
-    // A thread that has just been created is not known by its number yet.
-    let unknown = numbers.iter().filter(|number| **number == 0).count();
-    let is_of_program = |thread: &&i32| {
-        **thread != raw::current_thread()
-            && !numbers.contains(thread)
-            && !kernel::is_io_worker(**thread)
+    let are_known = || numbers().all(|number| number != 0);
+    let waited = (0..MAX_TURNS).take_while(|_| !are_known()).inspect(|_| futex::sleep_a_moment());
+    if waited.count() == MAX_TURNS {
+        return false;
+    }
+    let is_of_program = |thread: i32| {
+        thread != raw::current_thread()
+            && !numbers().any(|number| number == thread)
+            && !kernel::is_io_worker(thread)
+            // The main thread stays in the list until the process ends.
+            && !matches!(kernel::activity(thread), Ok(kernel::Activity::Exited))
     };
-    kernel::all().is_ok_and(|threads| threads.iter().filter(is_of_program).count() <= unknown)
+    // The program's heap may be managed, and this thread is about to exit.
+    outside_the_window(|| kernel::all().is_ok_and(|all| !all.into_iter().any(is_of_program)))
 }

@@ -313,7 +313,7 @@ pub(super) fn become_child(engine: &Engine) {
 /// Takes free chunks and raises the limit. Called in faults, so it waits for nothing.
 pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
     let (Some(member), Some(_lock)) = (member(), GrantLock::try_lock()) else { return false };
-    let Some(engine) = instance::engine() else { return false };
+    let Some(engine) = instance::kept() else { return false };
     if member.must_wait(now_ms()) {
         return false;
     }

@@ -83,6 +83,7 @@ const ADVICE: &[u32] = &[
     libc::MADV_DONTDUMP as u32,
     libc::MADV_DONTFORK as u32,
     libc::MADV_DOFORK as u32,
+    libc::MADV_KEEPONFORK as u32,
     libc::MADV_UNMERGEABLE as u32,
     libc::MADV_POPULATE_READ as u32,
     libc::MADV_POPULATE_WRITE as u32,

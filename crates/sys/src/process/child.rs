@@ -32,11 +32,17 @@ static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// A bit for each standard stream that was closed.
 static CLOSED_STREAMS: AtomicU8 = AtomicU8::new(0);
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static NOTE_INHERITED: extern "C" fn() = note_inherited;
+/// Calls [`note_inherited`] before `main`, in a program that invokes this macro.
+#[macro_export]
+macro_rules! note_inherited_before_main {
+    () => {
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static NOTE_INHERITED: extern "C" fn() = $crate::child::note_inherited;
+    };
+}
 
-extern "C" fn note_inherited() {
+pub extern "C" fn note_inherited() {
     let is_ignored = |action: Action| action.handler == libc::SIG_IGN;
     PIPE_WAS_IGNORED.store(signals::action_of(libc::SIGPIPE).is_ok_and(is_ignored), Relaxed);
     let mut streams = [0, 1, 2].map(|fd| libc::pollfd { fd, events: 0, revents: 0 });

@@ -5,7 +5,7 @@
 //! its data, transfers smaller pieces, or waits until other calls release memory. A few pages
 //! without which no call could proceed are held regardless.
 
-use super::Engine;
+use super::{Engine, Replacement};
 use crate::base::access::Access;
 use crate::base::page::PageNo;
 use crate::base::stats::Tier;
@@ -30,7 +30,7 @@ pub struct Pinned {
 pub enum Then {
     /// The whole buffer is pinned.
     Done,
-    /// The next page is unmapped or unmanaged.
+    /// The next page is unmapped.
     Missing,
     /// The thread must take a signal first.
     Signal,
@@ -197,11 +197,15 @@ impl Engine {
             before.was_resident = false;
             match page_in::page_in(&self.core, &self.contexts, page, Access::Write, open) {
                 Ok(from) => before.from = from.or(before.from),
-                Err(FaultError::NotMapped) if self.is_replaced(page) => {}
-                // The kernel will report the error.
-                Err(FaultError::NotMapped) => return Ok(None),
-                Err(FaultError::Unmanaged) => {
-                    return Ok(Some(BeforePin { was_resident: true, ..before }));
+                Err(FaultError::NotMapped | FaultError::Unmanaged) => {
+                    match self.replacement(page) {
+                        Some(Replacement::Managed) => {}
+                        Some(Replacement::Unmanaged) => {
+                            return Ok(Some(BeforePin { was_resident: true, ..before }));
+                        }
+                        // The kernel will report the error.
+                        None => return Ok(None),
+                    }
                 }
                 Err(error) => return Err(error),
             }

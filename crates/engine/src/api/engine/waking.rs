@@ -55,15 +55,16 @@ impl Engine {
     /// [`Engine::may_lock`], because the kernel discards no locked pages. Returns the number of
     /// unlocked bytes.
     pub fn adopt_locked(&self, locked: &[Range<usize>]) -> usize {
-        let is_refused = |range: &&Range<usize>| self.lock_range(range.start, range.len()).is_err();
-        let refused = locked.iter().filter(is_refused);
+        // A refusal takes time, so the first one also decides on the rest.
+        let is_adopted = |range: &&Range<usize>| self.lock_range(range.start, range.len()).is_ok();
+        let adopted = locked.iter().take_while(is_adopted).count();
         let unlock = |range: &Range<usize>| {
             let page = self.page_of(range.start);
             // Fails for unmapped memory only.
             let _ = self.core.memory.window.unlock(page, range.len() / PAGE_SIZE);
             range.len()
         };
-        refused.map(unlock).sum()
+        locked[adopted..].iter().map(unlock).sum()
     }
 
     /// Evicts pages until free memory is above the low watermark, or no page is evictable.

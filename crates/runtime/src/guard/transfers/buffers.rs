@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Maximum number of vectors that the kernel accepts in one call.
 pub(super) const MAX_VECTORS: usize = 1024;
 /// Length to which the kernel truncates a transfer.
-const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
+pub(super) const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 /// Maximum number of ranges that one call pins: its vectors, addresses and control data.
 pub(super) const MAX_RANGES: usize = 1536;

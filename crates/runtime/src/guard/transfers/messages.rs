@@ -4,7 +4,8 @@
 //! message, the data first.
 
 use super::buffers::{
-    Buffers, EMPTY, INLINE_COUNT, MAX_RANGES, MAX_VECTORS, RECEIVED, cut, space_for,
+    Buffers, EMPTY, INLINE_COUNT, MAX_RANGES, MAX_TRANSFER_BYTES, MAX_VECTORS, RECEIVED, cut,
+    space_for,
 };
 use super::chunks::{Moved, in_chunks};
 use super::descriptor_kind::{Kind, drops_truncated, kind_of};
@@ -325,12 +326,14 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
     sent
 }
 
-/// Returns the length of a message; 0 if its header or its list of buffers cannot be read.
+/// Returns the number of bytes of a message that one call sends; 0 if its header or its list of
+/// buffers cannot be read.
 fn message_bytes(header: usize) -> usize {
     let Some(message) = uaccess::get_user::<msghdr>(header) else { return 0 };
     let vector =
         |index| uaccess::get_user::<iovec>(message.msg_iov as usize + index * size_of::<iovec>());
-    (0..message.msg_iovlen).map_while(vector).map(|vector| vector.iov_len).sum()
+    let sum = |sum: usize, vector: iovec| sum.saturating_add(vector.iov_len);
+    (0..message.msg_iovlen).map_while(vector).fold(0, sum).min(MAX_TRANSFER_BYTES)
 }
 
 fn return_len(original: usize, index: usize, len: u32) -> bool {

@@ -93,13 +93,14 @@ unsafe fn exec_listed(
     while word(count) != 0 {
         count += 1;
     }
-    // Handlers on small signal stacks call these functions, so the array is not much larger than
-    // needed. It is neither in the heap nor in a mapping, which would remain after `vfork`.
+    // Handlers on small signal stacks call these functions, so few arguments need little stack. The
+    // array is neither in the heap nor in a mapping, which would remain after `vfork`.
     match count {
-        0..8 => exec_array::<8>(path, word, count, kind),
-        8..64 => exec_array::<64>(path, word, count, kind),
-        64..512 => exec_array::<512>(path, word, count, kind),
-        512..MAX_LISTED => exec_array::<MAX_LISTED>(path, word, count, kind),
+        0..16 => exec_array::<16>(path, word, count, kind),
+        16..64 => exec_array::<64>(path, word, count, kind),
+        64..256 => exec_array::<256>(path, word, count, kind),
+        256..1024 => exec_array::<1024>(path, word, count, kind),
+        1024..MAX_LISTED => exec_array::<MAX_LISTED>(path, word, count, kind),
         _ => c_result(refused(libc::E2BIG)) as i32,
     }
 }
