@@ -32,6 +32,7 @@ pub struct Process {
     pub uid: u32,
     pub name: String,
     state: char,
+    threads: u32,
     /// `None` for a process without an address space.
     pub resident: Option<Resident>,
 }
@@ -79,12 +80,17 @@ impl Process {
             name: visible(field("Name")?),
             state: field("State")?.chars().next()?,
             resident: resident(),
+            threads: field("Threads").and_then(number).unwrap_or(1),
         })
     }
 
     /// Returns true if the process has exited, or is exiting: an exiting process frees its memory
     /// before it becomes a zombie.
     pub fn has_ended(&self) -> bool {
+        // After the exit of the main thread alone, other threads run.
+        if self.state == 'Z' && self.threads > 1 {
+            return false;
+        }
         matches!(self.state, 'Z' | 'X') || self.resident.is_none() && !self.is_kernel_thread()
     }
 

@@ -107,7 +107,7 @@ pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> 
 }
 
 fn directory(path: &Path) -> Result<Found, Refusal> {
-    let reserve_bytes = resolve_storage()?.reserve_bytes;
+    let reserve_bytes = resolve_storage(false)?.reserve_bytes;
     let dir = swapdir::check("swapon-check", path, reserve_bytes)?;
     Ok(Found {
         kind: "directory",

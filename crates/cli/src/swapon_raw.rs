@@ -13,7 +13,7 @@ use softswap_view::units;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Number of pages that are read and written through the file and through the device, for
@@ -88,8 +88,17 @@ impl RawFacts {
             storages[way].read_at(&mut page.0, number * PAGE_BYTES)
         })?;
         page.0.fill(0x5a);
-        let write = |way: usize, number| storages[way].write_at(&page.0, number * PAGE_BYTES);
-        let [file_write_us, device_write_us] = raw.mark.lifted(|| medians_us(&places, write))??;
+        let write = |way: usize| {
+            let times = places
+                .iter()
+                .map(|place| time_of(|| storages[way].write_at(&page.0, place[way] * PAGE_BYTES)));
+            times.collect::<io::Result<Vec<_>>>().map(median_us)
+        };
+        let file_write_us = raw.mark.lifted(|| write(0))??;
+        // While the file was not immutable, its blocks may have moved.
+        let checked = file.check_not_open(area).and_then(|()| file.check_unchanged(area));
+        checked.map_err(io::Error::other)?;
+        let device_write_us = write(1)?;
         let breaks = sizes.len().saturating_sub(1) as f64;
         let (major, minor) = number_of(&area.file);
         Ok(RawFacts {
@@ -168,17 +177,23 @@ fn medians_us(
     let mut times = [const { Vec::new() }; 2];
     for (turn, place) in places.iter().enumerate() {
         for way in [turn % 2, 1 - turn % 2] {
-            let start = Instant::now();
-            if transfer(way, place[way])? != PAGE_SIZE {
-                return Err(io::Error::from_raw_os_error(errno::EIO));
-            }
-            times[way].push(start.elapsed());
+            times[way].push(time_of(|| transfer(way, place[way]))?);
         }
     }
-    Ok(times.map(|mut times| {
-        times.sort_unstable();
-        times.get(times.len() / 2).map_or(0.0, |time| time.as_nanos() as f64 / 1000.0)
-    }))
+    Ok(times.map(median_us))
+}
+
+fn time_of(transfer: impl FnOnce() -> io::Result<usize>) -> io::Result<Duration> {
+    let start = Instant::now();
+    match transfer()? {
+        PAGE_SIZE => Ok(start.elapsed()),
+        _ => Err(io::Error::from_raw_os_error(errno::EIO)),
+    }
+}
+
+fn median_us(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).map_or(0.0, |time| time.as_nanos() as f64 / 1000.0)
 }
 
 /// Checks, before softswap writes to a file, that the file can be a raw area once formatted.

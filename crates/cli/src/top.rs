@@ -25,8 +25,8 @@ Examples:
   softswap top
   softswap top 4711
 
-Exit status: 0, or 1 if the process does not exist or runs without softswap, or if standard output
-is not a terminal with a cursor (TERM=dumb has none).")]
+Exit status: 0, or 1 if the process does not exist or runs without softswap, if standard output is
+not a terminal with a cursor (TERM=dumb has none), or if there is no terminal to read keys from.")]
 pub(crate) struct TopArgs {
     /// Only the tree of this process: that of `softswap run`, or of a program in it
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]

@@ -19,7 +19,7 @@ use std::process::Command;
 pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
-    let storage = resolve_storage().unwrap_or_else(|refusal| {
+    let storage = resolve_storage(asked.is_empty()).unwrap_or_else(|refusal| {
         let fix = "correct the variable or the settings file".into();
         checks.push(Check::fatal("settings", refusal.to_string(), fix));
         Storage { reserve_bytes: Config::default().reserve_bytes, areas: Vec::new() }

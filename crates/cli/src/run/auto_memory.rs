@@ -25,7 +25,7 @@ const MIN_MARGIN_BYTES: u64 = 32 << 20;
 const MAX_MARGIN_BYTES: u64 = 1 << 30;
 /// Divisor of the budget for the step by which one update grows it, or shrinks it under pressure.
 const GROWTH_FRACTION: u64 = 16;
-const MIN_GROWTH_BYTES: u64 = 4 << 20;
+const MIN_GROWTH_BYTES: u64 = MIN_MEMORY_BYTES;
 /// Divisor of DRAM: pressure on the machine counts only if less than this part of DRAM is
 /// available.
 const LOW_FRACTION: u64 = 4;

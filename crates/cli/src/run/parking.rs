@@ -239,14 +239,18 @@ fn resident_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(resident).sum()
 }
 
-/// Returns the descendants of this process, parents before their children. PIDs from the ledger are
-/// not used: the program could write those of other processes there.
+/// Returns the descendants of this process, parents before their children. Leaves out the helpers,
+/// which serve the stopped processes. PIDs from the ledger are not used: the program could write
+/// those of other processes there.
 fn descendants() -> Vec<u32> {
     let mut all = vec![std::process::id()];
     let mut next = 0;
     while let Some(pid) = all.get(next).copied() {
         let children = control_client::listed_children(pid).unwrap_or_default();
-        let runs = |pid: &u32| Process::read(*pid).is_some_and(|process| !process.has_ended());
+        let is_helper = |process: &Process| next == 0 && process.name == "softswap-remote";
+        let runs = |pid: &u32| {
+            Process::read(*pid).is_some_and(|process| !process.has_ended() && !is_helper(&process))
+        };
         for child in children.into_iter().filter(runs) {
             if !all.contains(&child) {
                 all.push(child);

@@ -75,7 +75,9 @@ impl RawWatch {
         let Some(guard) = self.guard.clone() else { return Ok(()) };
         let was_immutable = self.mark.is_immutable();
         let watch = move || {
-            while wait(&events, &ended) && guard.check() {
+            while wait(&events, &ended) && !guard.has_stopped() {
+                // If the map cannot be read, the next check may read it.
+                let _ = guard.check();
                 if was_immutable && !raw_mark::is_immutable(guard.file().as_fd()) {
                     guard.stop();
                     break;

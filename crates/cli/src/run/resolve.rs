@@ -237,12 +237,13 @@ pub(crate) struct Storage {
     pub(crate) areas: Vec<Sourced>,
 }
 
-/// Resolves the reserve and the swap areas as for a `run` without options.
-pub(crate) fn resolve_storage() -> Result<Storage, Refusal> {
+/// Resolves the reserve, and with `with_areas` the swap areas, as for a `run` without options.
+pub(crate) fn resolve_storage(with_areas: bool) -> Result<Storage, Refusal> {
     let (given, options) = (CommandLineOptions::default(), options());
-    check_variables(["config", "reserve", "swap"].into_iter())?;
+    check_variables(["config", "reserve"].into_iter().chain(with_areas.then_some("swap")))?;
     let sources = Sources::read(&given, None, |name| std::env::var(name).ok(), &options)?;
-    Ok(Storage { reserve_bytes: sources.reserve_bytes()?, areas: sources.pick_all("swap")? })
+    let areas = if with_areas { sources.pick_all("swap")? } else { Vec::new() };
+    Ok(Storage { reserve_bytes: sources.reserve_bytes()?, areas })
 }
 
 /// Sets the field with the option's name in the engine's table. `--no-encrypt` turns `encrypt` off,

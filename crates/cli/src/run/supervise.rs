@@ -160,6 +160,8 @@ fn forward_until_exit(
             }
         }
         if let Some(ending) = reap(pid, &mut stops)? {
+            // Nothing else could continue the other processes of a parked tree.
+            budget.iter().for_each(|budget| budget.unpark());
             return Ok(ending);
         }
         if stops.must_follow_stop() {

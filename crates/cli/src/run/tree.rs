@@ -50,6 +50,8 @@ pub(super) struct Budget {
     /// Bounds of an automatic limit; `is_auto` is true while the limit is automatic.
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
+    /// Held while the limit changes.
+    setting: Arc<Mutex<()>>,
     unmanaged: Arc<Mutex<Vec<UnmanagedProcess>>>,
     parking: Arc<Parking>,
     /// True if SIGTSTP parks the tree.
@@ -83,6 +85,7 @@ impl Tree {
             bounds,
             is_auto: Arc::new(AtomicBool::new(bounds.is_some())),
             unmanaged: Arc::default(),
+            setting: Arc::default(),
             parking: Arc::default(),
             parks_on_stop,
         };
@@ -317,6 +320,11 @@ impl Budget {
         )
     }
 
+    /// Continues the tree if it is parked.
+    pub(super) fn unpark(&self) {
+        let _ = self.parking.end(&self.ledger);
+    }
+
     /// Waits until the granted memory is within the limit, for [`LIMIT_TIMEOUT`] at most.
     fn await_limit(&self) {
         let until = Instant::now() + LIMIT_TIMEOUT;
@@ -329,8 +337,12 @@ impl Budget {
     /// Sets the limit to what the machine can spare.
     fn follow_machine(&self, resident_bytes: u64, available: &Available) {
         let Some(bounds) = self.bounds else { return };
-        let before = self.limit.load(Relaxed);
-        let limit_bytes = before as u64 * self.chunk_bytes;
+        let _alone = self.setting.lock();
+        // A client may have set a limit since the figures were read.
+        if !self.is_auto.load(Relaxed) {
+            return;
+        }
+        let limit_bytes = self.limit.load(Relaxed) as u64 * self.chunk_bytes;
         let seen = Inputs {
             limit_bytes,
             resident_bytes,
@@ -338,9 +350,7 @@ impl Budget {
             capacity_bytes: available.capacity_bytes,
             has_memory_pressure: auto_memory::has_memory_pressure(),
         };
-        let next = chunks(bounds.next(seen), self.chunk_bytes);
-        // A client may have set the limit since.
-        let _ = self.limit.compare_exchange(before, next, Relaxed, Relaxed);
+        self.limit.store(chunks(bounds.next(seen), self.chunk_bytes), Relaxed);
     }
 
     fn set(&self, text: &str) -> Result<(), String> {
@@ -357,6 +367,7 @@ impl Budget {
             return Err(format!("memory: {text} is too small: a process needs {least}"));
         }
         let limit = chunks(bytes.min(softswap_sys::memory::dram_bytes()), self.chunk_bytes);
+        let _alone = self.setting.lock();
         self.is_auto.store(false, Relaxed);
         self.limit.store(limit, Relaxed);
         self.ledger.set_limit(limit);

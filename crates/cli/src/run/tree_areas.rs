@@ -146,7 +146,12 @@ fn discard_at_start(area: &Activated, raw: Option<&Raw>, asked: Discard, stats: 
     }
     let bytes = (area.header.pages() - 1) * PAGE_SIZE as u64;
     let discarded = match raw {
-        Some(raw) => discard_blocks(raw),
+        // Much may have happened since the map was verified.
+        Some(raw) => raw
+            .file
+            .check_unchanged(area)
+            .map_err(io::Error::other)
+            .and_then(|()| discard_blocks(raw)),
         None => area.file.discard(PAGE_SIZE as u64, bytes),
     };
     match discarded {

@@ -28,7 +28,7 @@ use softswap_sys::window::{MappingPressure, Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub mod pinning;
@@ -58,8 +58,8 @@ pub struct Engine {
     contexts: Contexts,
     /// Held while pages are moved between mappings.
     remapping: Mutex<()>,
-    /// The process and the thread that have quiesced the engine; 0: none.
-    quiescing: AtomicU64,
+    /// The thread that has quiesced the engine; 0: none.
+    quiescing: AtomicI32,
     /// Pages held by system calls.
     held: Held,
 }
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     fn of(core: Core, contexts: Contexts) -> Engine {
-        let (remapping, quiescing) = (Mutex::new(()), AtomicU64::new(0));
+        let (remapping, quiescing) = (Mutex::new(()), AtomicI32::new(0));
         Engine { core, contexts, remapping, quiescing, held: Held::default() }
     }
 
@@ -252,22 +252,13 @@ impl Engine {
     /// Waits for that thread. Returns `None` if nothing is mapped, and in a thread that forks, which
     /// holds the lock itself.
     fn replacement(&self, page: PageNo) -> Option<Replacement> {
-        if self.is_forking_here() {
+        if self.quiescing.load(Relaxed) == raw::current_thread() {
             return None;
         }
         let _layout = self.core.memory.space.lock();
         match self.core.memory.pages.load(page).place() {
             Place::Unmanaged => Some(Replacement::Unmanaged),
             _ => self.core.memory.space.is_mapped(page).then_some(Replacement::Managed),
-        }
-    }
-
-    /// Returns true in the thread that has quiesced the engine, and in its child.
-    fn is_forking_here(&self) -> bool {
-        let (process, thread) = (raw::current_process(), raw::current_thread());
-        match self.quiescing.load(Relaxed) {
-            0 => false,
-            forker => forker as u32 == thread as u32 || (forker >> 32) as u32 != process,
         }
     }
 
@@ -535,8 +526,7 @@ impl Engine {
     #[must_use]
     pub fn quiesce(&self) -> Quiesced<'_> {
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let (process, thread) = (raw::current_process(), raw::current_thread());
-        self.quiescing.store(u64::from(process) << 32 | u64::from(thread as u32), Relaxed);
+        self.quiescing.store(raw::current_thread(), Relaxed);
         let layout = self.core.memory.space.lock();
         Quiesced { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
     }

@@ -123,15 +123,19 @@ fn shared(
     tables: &ClusterTables,
     avoid_io_uring: bool,
 ) -> Option<Backing> {
-    let inherited = SwapFile::inherited(number).ok()?;
+    let inherited = Arc::new(SwapFile::inherited(number).ok()?);
     let pages = shared_pages(&inherited, number, tables)?;
     let opened = SwapFile::reopened(number).ok().and_then(|file| {
         let mark = pages.table.mark(|mark| open_mark::put(&file, mark).ok())?;
         Some((file, mark))
     });
-    let (file, mark) = opened.unwrap_or((inherited, MARK_OF_TREE));
-    let file = Arc::new(file);
-    let device = Box::new(FileDevice::new(Arc::clone(&file), avoid_io_uring));
+    let (file, mark) = match opened {
+        Some((file, mark)) => (Arc::new(file), mark),
+        None => (Arc::clone(&inherited), MARK_OF_TREE),
+    };
+    // If the tree is killed, the claim lasts until the last write has reached the device.
+    let device = FileDevice::new(Arc::clone(&file), avoid_io_uring).holding(inherited);
+    let device = Box::new(device);
     let layout = Layout::Shared(SharedPages { mark, file: Some(file), ..pages });
     Some(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
 }

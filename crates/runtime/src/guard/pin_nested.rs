@@ -5,7 +5,7 @@
 //! first. If it fails with EFAULT, every word of the structure that is an address of managed memory
 //! is treated as a pointer. The memory behind it is pinned and the call is repeated, because a call
 //! that fails with EFAULT usually has no effect. The second walk also follows the words behind
-//! those pointers.
+//! those pointers, and pins an array that may follow the structure of an `ioctl`.
 //!
 //! If the structure itself is not managed, the call does not trap. So the C library's functions for
 //! these calls are interposed.
@@ -62,11 +62,11 @@ pub(super) fn with_nested(
         if result != EFAULT {
             break;
         }
-        let has_array = walker.pin_array(&walk, &reach);
-        if !walker.pin_words(&walk, &reach) && !has_array {
-            break;
+        let has_pinned = walker.pin_words(&walk, &reach);
+        let has_array = reach.is_deep && number == libc::SYS_ioctl && walker.pin_array(&walk);
+        if has_pinned || has_array {
+            result = call();
         }
-        result = call();
     }
     if result == EFAULT && walker.is_incomplete {
         report(number, arguments);
@@ -123,18 +123,11 @@ struct Walker<'e> {
 }
 
 impl Walker<'_> {
-    /// Pins an array that may follow the structure. Returns true if a page of it was absent.
-    fn pin_array(&mut self, walk: &Walk, reach: &Reach) -> bool {
-        let is_absent = |page| {
-            let mut state = [1];
-            self.engine.residency(page, &mut state).is_ok() && state == [0]
-        };
-        let first = walk.address & !(PAGE_SIZE - 1);
-        let mut pages = (first..first.saturating_add(reach.bytes)).step_by(PAGE_SIZE);
+    /// Pins an array that may follow a managed structure. Returns true if anything was pinned.
+    fn pin_array(&mut self, walk: &Walk) -> bool {
         // Fewer bytes if other calls hold too much of the limit.
-        let mut lens = [reach.bytes, reach.bytes / 4, reach.bytes / 16].into_iter();
+        let mut lens = [DEEP.bytes, DEEP.bytes / 4, DEEP.bytes / 16].into_iter();
         self.engine.contains(walk.address)
-            && pages.any(is_absent)
             && lens.any(|len| self.pins.add_held(walk.address, len).is_some())
     }
 

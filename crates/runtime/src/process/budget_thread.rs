@@ -64,7 +64,7 @@ pub(super) fn run_budget(keep_running: fn() -> bool) {
 /// Returns true if the ledger agrees with the chunks that this process holds.
 fn is_consistent(member: &Member) -> bool {
     let _lock = GrantLock::lock();
-    member.is_sound() && member.held() + member.excess() == tree::granted()
+    member.is_sound() && member.total() == tree::granted()
 }
 
 #[derive(Default)]

@@ -174,7 +174,7 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
     let least = minimum_for(config).max(MIN_BYTES.load(Relaxed));
     MIN_BYTES.store(least, Relaxed);
     // Exec does not change the chunks of the process.
-    let had = member.held() + member.excess();
+    let had = member.total();
     let ledger = member.ledger();
     let part = (ledger.limit() * chunk_bytes() / FIRST_PART).min(FIRST_BYTES);
     let first = chunks_for(part.max(least));

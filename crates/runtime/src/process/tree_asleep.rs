@@ -72,7 +72,7 @@ pub(crate) fn begin(
     let ledger = tree::open(config.ledger_fd?)?;
     if ledger.has_member(raw::current_process()) {
         let member = ledger.join(ProcessIdentity::current()?)?;
-        member.release(member.held() + member.excess());
+        member.release(member.total());
         // Requests to the previous program are void, too.
         member.release_target().into_iter().for_each(|target| member.end_release(target));
         member.demand(0);

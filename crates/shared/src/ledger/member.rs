@@ -131,6 +131,13 @@ impl Member {
         self.ledger.within().count(self.tag())
     }
 
+    /// Returns the number of chunks that this member holds, regardless of the limit, which may
+    /// change at any time.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.ledger.chunks().count(self.tag())
+    }
+
     /// Returns the number of chunks beyond the limit that this member holds.
     #[must_use]
     pub fn excess(&self) -> usize {

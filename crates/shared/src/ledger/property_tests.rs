@@ -218,6 +218,7 @@ impl Both {
             prop_assert!(member.is_sound());
             let expected = (model.held(*pid), model.beyond(*pid));
             prop_assert_eq!((member.held(), member.excess()), expected);
+            prop_assert_eq!(member.total(), expected.0 + expected.1);
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ impl ProcessIdentity {
             return Some(me);
         }
         let stat = fs::read("/proc/self/stat").unwrap_or_default();
-        let start = parse_stat(&stat).map_or(0, |(_, start)| start);
+        let start = parse_stat(&stat).map_or(0, |(.., start)| start);
         let me = ProcessIdentity { pid: raw::current_process(), start, namespace: namespace()? };
         START.store(me.start, Relaxed);
         NAMESPACE.store(me.namespace, Relaxed);
@@ -89,8 +89,9 @@ impl ProcessIdentity {
         }
         let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         match parse_stat(&stat) {
-            Some(("Z" | "X", _)) => Liveness::Dead,
-            Some((_, start)) if start == self.start || self.start == 0 => Liveness::Alive,
+            // After the exit of the main thread alone, other threads run.
+            Some(("Z" | "X", threads, _)) if threads <= 1 => Liveness::Dead,
+            Some((.., start)) if start == self.start || self.start == 0 => Liveness::Alive,
             Some(_) => Liveness::Dead,
             // The process may have exited meanwhile.
             None if is_unused(self.pid) => Liveness::Dead,
@@ -123,12 +124,14 @@ fn is_proc_of_own_namespace() -> bool {
     own.and_then(|own| own.to_str()?.parse::<u32>().ok()) == Some(raw::current_process())
 }
 
-/// Parses the content of `/proc/PID/stat`: returns the state and the start time.
-fn parse_stat(stat: &[u8]) -> Option<(&str, u64)> {
+/// Parses the content of `/proc/PID/stat`: returns the state, the number of threads and the start
+/// time.
+fn parse_stat(stat: &[u8]) -> Option<(&str, u64, u64)> {
     // The name may contain any byte, including parentheses.
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
-    Some((fields.next()?, fields.nth(18)?.parse().ok()?))
+    let state = fields.next()?;
+    Some((state, fields.nth(16)?.parse().ok()?, fields.nth(1)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -164,11 +167,11 @@ mod tests {
         for text in ["", "12 (a name", "12 (a) name) S 1 2"] {
             assert_eq!(parse_stat(text.as_bytes()), None);
         }
-        let fields = "0 ".repeat(18);
-        assert_eq!(parse_stat(format!("12 (a) S) Z {fields}77 0").as_bytes()), Some(("Z", 77)));
+        let fields = format!("{}3 0 ", "0 ".repeat(16));
+        assert_eq!(parse_stat(format!("12 (a) S) Z {fields}77 0").as_bytes()), Some(("Z", 3, 77)));
         assert_eq!(
             parse_stat([b"12 (\xff) S ", fields.as_bytes(), b"5"].concat().as_slice()),
-            Some(("S", 5))
+            Some(("S", 3, 5))
         );
     }
 }

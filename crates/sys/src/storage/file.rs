@@ -194,6 +194,14 @@ impl SwapFile {
         if is_same_file { Ok(self.descriptor()) } else { Err(Errno::STALE.into()) }
     }
 
+    /// Returns true if the kernel swaps to the file.
+    pub fn is_kernel_swap(&self) -> bool {
+        let args = [self.descriptor().as_raw_fd() as usize, 0, 0, 0, 0, 0];
+        // SAFETY: the call writes no bytes.
+        let written = unsafe { raw::syscall(libc::SYS_pwrite64, args) };
+        written == -(libc::ETXTBSY as isize)
+    }
+
     /// Returns true if the file system reports that pages can be transferred by direct I/O (Linux
     /// 6.1).
     fn reports_direct_io(&self) -> bool {

@@ -3,8 +3,10 @@
 //! The result explains errors. It does not protect, because the use may change at any time, and
 //! other mount namespaces are not visible: [`crate::exclusive_file`] protects.
 
+use crate::raw;
 use rustix::fs::{FileType, Stat};
 use std::fmt;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -167,9 +169,28 @@ fn loop_device_on(stat: &Stat) -> Option<String> {
         let place = Path::new("/sys/block").join(&name).join("loop/backing_file");
         let mut path = std::fs::read(place).ok()?;
         path.truncate(path.strip_suffix(b"\n").map_or(path.len(), <[u8]>::len));
-        let backing = rustix::fs::stat(std::ffi::OsString::from_vec(path)).ok()?;
-        ((backing.st_dev, backing.st_ino) == (stat.st_dev, stat.st_ino)).then_some(name)
+        let by_path = rustix::fs::stat(std::ffi::OsString::from_vec(path));
+        let by_path = by_path.map(|backing| (backing.st_dev, backing.st_ino)).ok();
+        // The path is that of another mount namespace, or of a name that was removed.
+        let backing = || by_path.or_else(|| backing_of(&name));
+        (backing()? == (stat.st_dev, stat.st_ino)).then_some(name)
     })
+}
+
+/// Returns the file system's device and the inode of a loop device's backing file, if this process
+/// may open the loop device.
+fn backing_of(name: &str) -> Option<(u64, u64)> {
+    const LOOP_GET_STATUS64: usize = 0x4c05;
+    /// Size of `struct loop_info64`, which begins with these two numbers.
+    const WORDS: usize = 232 / size_of::<u64>();
+    let device = std::fs::File::open(Path::new("/dev").join(name)).ok()?;
+    let mut info = [0_u64; WORDS];
+    let args =
+        [device.as_raw_fd() as usize, LOOP_GET_STATUS64, info.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: for a loop device, the kernel writes a `struct loop_info64` to `info`. Other drivers
+    // do not know the request.
+    raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).ok()?;
+    Some((info[0], info[1]))
 }
 
 /// Decodes a path in the kernel's tables, which encode blanks and the like as `\040`.

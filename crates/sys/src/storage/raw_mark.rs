@@ -40,12 +40,7 @@ impl RawMark {
         let path = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let mut mark = RawMark { path, is_immutable: false };
         let file = mark.open()?;
-        // Set the attribute first: an immutable file without it would stay immutable after a kill.
-        let named = rustix::fs::fsetxattr(&file, ATTRIBUTE, b"1", XattrFlags::empty());
-        mark.is_immutable = named.is_ok() && set_immutable(file.as_fd(), true).is_ok();
-        if named.is_ok() && !mark.is_immutable {
-            let _ = rustix::fs::fremovexattr(&file, ATTRIBUTE);
-        }
+        mark.is_immutable = mark_immutable(file.as_fd()).is_ok();
         Ok(mark)
     }
 
@@ -68,9 +63,11 @@ impl RawMark {
             return Ok(body());
         }
         let file = self.open()?;
-        set_immutable(file.as_fd(), false)?;
+        // The attribute, too: after a kill during `body`, a flag of the owner must not look like
+        // this mark.
+        clear(file.as_fd())?;
         let result = body();
-        set_immutable(file.as_fd(), true)?;
+        mark_immutable(file.as_fd())?;
         Ok(result)
     }
 
@@ -152,8 +149,25 @@ pub fn is_immutable(file: BorrowedFd<'_>) -> bool {
     rustix::fs::ioctl_getflags(file).is_ok_and(|it| it.contains(IFlags::IMMUTABLE))
 }
 
+/// Returns the attribute's value: the file's own inode number, so that a copy of the file with its
+/// attributes is not taken for a marked file.
+fn name_of(file: BorrowedFd<'_>) -> io::Result<[u8; 8]> {
+    Ok(rustix::fs::fstat(file)?.st_ino.to_ne_bytes())
+}
+
 fn is_named(file: BorrowedFd<'_>) -> bool {
-    rustix::fs::fgetxattr(file, ATTRIBUTE, &mut [0_u8; 8][..]).is_ok()
+    let mut value = [0_u8; 8];
+    rustix::fs::fgetxattr(file, ATTRIBUTE, &mut value[..]).is_ok_and(|len| len == value.len())
+        && name_of(file).is_ok_and(|name| name == value)
+}
+
+/// Sets the attribute and the flag, in this order: an immutable file without the attribute would
+/// stay immutable after a kill. On an error neither is set.
+fn mark_immutable(file: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::fs::fsetxattr(file, ATTRIBUTE, &name_of(file)?, XattrFlags::empty())?;
+    set_immutable(file, true).inspect_err(|_| {
+        let _ = rustix::fs::fremovexattr(file, ATTRIBUTE);
+    })
 }
 
 /// Removes the mark, unless another process has the file's lock.
@@ -221,6 +235,11 @@ mod tests {
         set_immutable(file.as_fd(), true).unwrap();
         let refused = claim_at_once(&path).unwrap_err();
         assert!(matches!(refused, ClaimError::Immutable { .. }), "{refused}");
+        set_immutable(file.as_fd(), false).unwrap();
+        // Also with the attribute of another file, of which this one is a copy.
+        rustix::fs::fsetxattr(&file, ATTRIBUTE, &1_u64.to_ne_bytes(), XattrFlags::empty()).unwrap();
+        set_immutable(file.as_fd(), true).unwrap();
+        assert_eq!(clear_stale(&path).unwrap(), Mark::Kept);
         set_immutable(file.as_fd(), false).unwrap();
         std::fs::remove_file(&path).unwrap();
     }

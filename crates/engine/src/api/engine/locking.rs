@@ -40,13 +40,21 @@ impl Engine {
     /// [`Engine::may_lock`], and with EAGAIN if a page cannot be faulted in. On failure
     /// nothing is newly locked.
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
+        self.lock_or_wait(address, len, true)
+    }
+
+    /// Locks a range as [`Engine::lock_range`] does. Waits for more of a shared budget only if
+    /// `waits`.
+    pub(super) fn lock_or_wait(&self, address: usize, len: usize, waits: bool) -> io::Result<()> {
         const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
         let memory = &self.core.memory;
         let lock =
             || mapping::lock(memory, range.clone(), (self.lock_limit_bytes() / PAGE_SIZE) as u64);
         let new = match lock() {
-            Err(_) if self.may_lock(mapping::locked_bytes(memory).saturating_add(len)) => lock()?,
+            Err(_) if waits && self.may_lock(mapping::locked_bytes(memory).saturating_add(len)) => {
+                lock()?
+            }
             result => result?,
         };
         let mut failed = None;

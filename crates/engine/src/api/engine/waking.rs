@@ -55,16 +55,20 @@ impl Engine {
     /// [`Engine::may_lock`], because the kernel discards no locked pages. Returns the number of
     /// unlocked bytes.
     pub fn adopt_locked(&self, locked: &[Range<usize>]) -> usize {
-        // A refusal takes time, so the first one also decides on the rest.
-        let is_adopted = |range: &&Range<usize>| self.lock_range(range.start, range.len()).is_ok();
-        let adopted = locked.iter().take_while(is_adopted).count();
+        // After a wait in vain, the others are not waited for.
+        let mut waits = true;
+        let mut is_refused = |range: &&Range<usize>| {
+            let result = self.lock_or_wait(range.start, range.len(), waits);
+            waits &= result.is_ok();
+            result.is_err()
+        };
         let unlock = |range: &Range<usize>| {
             let page = self.page_of(range.start);
             // Fails for unmapped memory only.
             let _ = self.core.memory.window.unlock(page, range.len() / PAGE_SIZE);
             range.len()
         };
-        locked[adopted..].iter().map(unlock).sum()
+        locked.iter().filter(&mut is_refused).map(unlock).sum()
     }
 
     /// Evicts pages until free memory is above the low watermark, or no page is evictable.

@@ -25,12 +25,18 @@ const MOVED: &str = "the file system has moved or freed blocks of the swap file,
                      with another swap area or with this one if `softswap swapon-check --raw` \
                      accepts it";
 
+/// Message if it is unknown whether the block map has changed.
+const UNKNOWN: &str = "the block map of the swap file cannot be read, so softswap does not write to \
+                       its device now";
+
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<SwapFile>,
     /// For a block device used for one of its files: the guard of that file's block map. Rings
     /// keep the guarded file open, and so its claim, until their last request has completed.
     guard: Option<MapGuard>,
+    /// The same file or device with the claim of the tree, which rings keep open in the same way.
+    claimed: Option<Arc<SwapFile>>,
     io_uring: bool,
     /// The ring that showed whether rings are available.
     first_ring: Option<Ring>,
@@ -63,6 +69,13 @@ impl FileDevice {
         Self::guarded(file.into(), None, avoid_io_uring)
     }
 
+    /// Creates the device as [`FileDevice::new`] does. Its rings keep `claimed` open, the same file
+    /// or device with the claim of the tree, until the last request has completed.
+    pub(crate) fn holding(mut self, claimed: Arc<SwapFile>) -> Self {
+        self.claimed = Some(claimed);
+        self
+    }
+
     /// Creates the device as [`FileDevice::new`] does. It writes only while `guard` allows it.
     pub(crate) fn guarded(
         file: Arc<SwapFile>,
@@ -75,19 +88,26 @@ impl FileDevice {
         let mut tried = Vec::new();
         let device_polling = io_uring && file.is_direct() && supports_iopoll(&file, &mut tried);
         let device_polling = AtomicBool::new(device_polling);
-        Self { file, guard, io_uring, first_ring, device_polling, registered: None, tried }
+        Self {
+            file,
+            guard,
+            claimed: None,
+            io_uring,
+            first_ring,
+            device_polling,
+            registered: None,
+            tried,
+        }
     }
 
     /// Prepares a ring for a lane: attaches the file and the bounce buffers.
     fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
-        let mut ring = match &self.guard {
-            None => attached(ring, &self.file)?,
-            Some(guard) => {
-                let mut ring = ring?;
-                ring.attach_holding(self.file.as_fd(), guard.file().as_fd())?;
-                ring
-            }
-        };
+        let claimed = self.guard.as_ref().map(MapGuard::file).or(self.claimed.as_deref());
+        let mut ring = ring?;
+        match claimed {
+            None => ring.attach(self.file.as_fd())?,
+            Some(claimed) => ring.attach_holding(self.file.as_fd(), claimed.as_fd())?,
+        }
         if let Some(registered) = &self.registered {
             // Without a shared registration, the kernel looks up the buffer of each request.
             let _ = ring.share_registered(registered);
@@ -184,7 +204,8 @@ impl FileDevice {
         if self.guard.as_ref().is_none_or(is_same) {
             return Ok(());
         }
-        let kind = IoErrorKind::Message(MOVED);
+        let has_stopped = self.guard.as_ref().is_some_and(MapGuard::has_stopped);
+        let kind = IoErrorKind::Message(if has_stopped { MOVED } else { UNKNOWN });
         Err(IoError { kind, operation, offset, length, transferred: 0 })
     }
 
@@ -209,6 +230,9 @@ impl FileDevice {
     }
 
     fn write_one(&self, lane: &mut Lane, piece: &Piece<&[u8]>) -> Result<(), IoError> {
+        // A previous attempt may have taken long.
+        let range = (piece.offset, piece.buf.len() as u64);
+        self.check_map(MapGuard::allows_writes, Operation::Write, range)?;
         transfer_whole(Operation::Write, piece.offset, piece.buf.len(), |done| {
             let (at, rest) = (piece.offset + done as u64, &piece.buf[done..]);
             self.file.check_limit(at + rest.len() as u64)?;

@@ -94,7 +94,7 @@ impl MapGuard {
         self.table.iter().for_each(ClusterTable::stop);
     }
 
-    /// Returns true once the map was found changed, here or by another process of the tree.
+    /// Returns true once the map was found changed, or the kernel swaps to the file, here or by another process of the tree.
     pub fn has_stopped(&self) -> bool {
         self.has_changed.load(Relaxed) || self.table.is_some_and(|table| table.is_stopped())
     }
@@ -106,7 +106,7 @@ impl MapGuard {
     fn read(&self, mut reader: MutexGuard<'_, Reader>) -> bool {
         let start_ns = now_ns();
         match Fingerprint::read(&mut reader, self.file.as_fd(), self.pages) {
-            Ok(Some(now)) if now == self.verified => {
+            Ok(Some(now)) if now == self.verified && !self.file.is_kernel_swap() => {
                 self.unchanged_ns.store(start_ns, Release);
                 true
             }

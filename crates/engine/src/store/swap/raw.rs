@@ -222,7 +222,7 @@ impl RawFile {
     }
 
     /// Reads the block map again. Fails if it has changed.
-    fn check_unchanged(&self, area: &Activated) -> Result<(), RawRefusal> {
+    pub fn check_unchanged(&self, area: &Activated) -> Result<(), RawRefusal> {
         let path = || self.path.clone();
         let now = block_map::read(area.file.as_fd(), area.header.pages());
         match now.map_err(|cause| RawRefusal::Io { path: path(), cause })? {
