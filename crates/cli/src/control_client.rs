@@ -12,7 +12,7 @@ use softswap_view::units::visible;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,8 +52,22 @@ impl Process {
     /// which rejects names that are not UTF-8. The kernel truncates names to 15 bytes, possibly
     /// within a character.
     pub fn read(pid: u32) -> Option<Process> {
-        let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-        Process::of_status(&String::from_utf8_lossy(&status))
+        let of = |dir: &Path| {
+            let status = std::fs::read(dir.join("status")).ok()?;
+            Process::of_status(&String::from_utf8_lossy(&status))
+        };
+        let dir = PathBuf::from(format!("/proc/{pid}"));
+        let process = of(&dir)?;
+        if process.state != 'Z' || process.threads <= 1 {
+            return Some(process);
+        }
+        // Only the main thread has exited: another thread has the state and the memory.
+        let threads = std::fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
+        let live = threads.filter_map(|thread| of(&thread.path())).find(|it| it.state != 'Z');
+        Some(match live {
+            Some(live) => Process { name: process.name, ..live },
+            None => process,
+        })
     }
 
     pub fn of_status(status: &str) -> Option<Process> {
@@ -87,10 +101,6 @@ impl Process {
     /// Returns true if the process has exited, or is exiting: an exiting process frees its memory
     /// before it becomes a zombie.
     pub fn has_ended(&self) -> bool {
-        // After the exit of the main thread alone, other threads run.
-        if self.state == 'Z' && self.threads > 1 {
-            return false;
-        }
         matches!(self.state, 'Z' | 'X') || self.resident.is_none() && !self.is_kernel_thread()
     }
 

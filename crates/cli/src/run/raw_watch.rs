@@ -94,8 +94,8 @@ impl RawWatch {
         let has_stopped = self.guard.as_ref().is_some_and(|guard| guard.has_stopped());
         (has_stopped && !std::mem::replace(&mut self.is_reported, true)).then(|| {
             format!(
-                "the file system has moved or freed blocks of {}, or the file is no longer \
-                 immutable: softswap writes nothing more there, and moves its pages to other \
+                "the file system has moved or freed blocks of {}, the file is no longer immutable, or \
+                 the kernel swaps to it: softswap writes nothing more there, and moves its pages to other \
                  areas; it stops a program that needs a page whose block has moved; find the \
                  program that changed the file",
                 self.path.display()

@@ -12,14 +12,14 @@
 //! - A write of no bytes changes nothing, but fails with ETXTBSY if the kernel swaps to the file.
 
 use crate::descriptor::move_high;
-use crate::file::{SwapFile, plain};
+use crate::file::{SwapFile, is_kernel_swap, plain};
 use crate::holders::{Use, use_of};
 use crate::memory::PAGE_SIZE;
 use crate::raw_mark::{self, Mark};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -149,6 +149,9 @@ pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     lock(path, &fd)?;
     if let Some(used) = use_of(&stat) {
         return Err(ClaimError::InUse { path: path.to_owned(), used });
+    }
+    if !is_device && is_kernel_swap(fd.as_fd()) {
+        return Err(ClaimError::InUse { path: path.to_owned(), used: Use::ActiveSwap });
     }
     match retry_on_intr(|| rustix::io::pwrite(&fd, &[], 0)) {
         Err(Errno::TXTBSY) => {

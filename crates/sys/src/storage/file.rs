@@ -57,6 +57,18 @@ pub struct SwapFile {
     is_device: bool,
 }
 
+/// See [`SwapFile::is_kernel_swap`]. The kernel refuses to allocate space in a swap file of its own
+/// (ETXTBSY) before it checks the range, which is invalid, so nothing is ever allocated. Unlike a
+/// write, the call waits for nothing.
+pub(crate) fn is_kernel_swap(file: BorrowedFd<'_>) -> bool {
+    const BEYOND: usize = i64::MAX as usize;
+    let mode = libc::FALLOC_FL_KEEP_SIZE as usize;
+    let args = [file.as_raw_fd() as usize, mode, BEYOND, 1, 0, 0];
+    // SAFETY: the call takes numbers.
+    let result = unsafe { raw::syscall(libc::SYS_fallocate, args) };
+    result == -(libc::ETXTBSY as isize)
+}
+
 impl SwapFile {
     /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it. Fails if
     /// a page written to the file cannot be read back. This test is skipped if the file system
@@ -194,12 +206,10 @@ impl SwapFile {
         if is_same_file { Ok(self.descriptor()) } else { Err(Errno::STALE.into()) }
     }
 
-    /// Returns true if the kernel swaps to the file.
+    /// Returns true if the kernel swaps to the file. Returns false if the file is immutable: the
+    /// kernel then swaps to it only if it did so before.
     pub fn is_kernel_swap(&self) -> bool {
-        let args = [self.descriptor().as_raw_fd() as usize, 0, 0, 0, 0, 0];
-        // SAFETY: the call writes no bytes.
-        let written = unsafe { raw::syscall(libc::SYS_pwrite64, args) };
-        written == -(libc::ETXTBSY as isize)
+        is_kernel_swap(self.as_fd())
     }
 
     /// Returns true if the file system reports that pages can be transferred by direct I/O (Linux

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Requests that a lane's ring keeps in flight: all pieces of a batch.
 const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 /// Message if the block map has changed.
-const MOVED: &str = "the file system has moved or freed blocks of the swap file, or the file is \
-                     no longer immutable, so softswap no longer uses it; start the program again, \
+const MOVED: &str = "the file system has moved or freed blocks of the swap file, the file is no \
+                     longer immutable, or the kernel swaps to it, so softswap no longer uses it; start the program again, \
                      with another swap area or with this one if `softswap swapon-check --raw` \
                      accepts it";
 

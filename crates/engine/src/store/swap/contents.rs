@@ -1,6 +1,7 @@
 //! Content of a file or device, recognised by magic numbers in its first bytes.
 
 use softswap_sys::PAGE_SIZE;
+use std::ops::Range;
 
 /// Bytes that must be read: up to the end of the btrfs superblock, the last one known.
 pub const HEAD_BYTES: usize = 0x1_1000;
@@ -81,10 +82,16 @@ static MAGICS: &[Magic] = &[
 /// Iterates over the magic numbers in the first bytes of a file or device, the most specific first.
 /// `head` should have [`HEAD_BYTES`].
 pub fn recognise(head: &[u8]) -> impl Iterator<Item = &'static Magic> {
-    MAGICS.iter().filter(|magic| {
+    /// Numbers, identifier and label in the header of a swap area, which may have any content.
+    const HEADER_FIELDS: Range<usize> = 0x404..0x42c;
+    let has = |magic: &Magic| {
         let end = magic.offset + magic.bytes.len();
         head.get(magic.offset..end).is_some_and(|bytes| bytes == magic.bytes)
-    })
+    };
+    let is_swap = MAGICS.iter().any(|magic| magic.kind == Kind::Swap && has(magic));
+    MAGICS
+        .iter()
+        .filter(move |magic| has(magic) && !(is_swap && HEADER_FIELDS.contains(&magic.offset)))
 }
 
 #[cfg(test)]
@@ -98,6 +105,16 @@ mod tests {
             head[magic.offset..][..magic.bytes.len()].copy_from_slice(magic.bytes);
             assert_eq!(recognise(&head).collect::<Vec<_>>(), [magic]);
         }
+    }
+
+    #[test]
+    fn identifier_of_swap_area_may_look_like_a_magic() {
+        let mut head = vec![0; HEAD_BYTES];
+        head[PAGE_SIZE - 10..PAGE_SIZE].copy_from_slice(b"SWAPSPACE2");
+        head[0x406..0x408].copy_from_slice(b"\x34\x34");
+        head[0x410..0x412].copy_from_slice(b"\x7f\x13");
+        let names: Vec<_> = recognise(&head).map(|magic| magic.name).collect();
+        assert_eq!(names, ["a swap area"]);
     }
 
     #[test]
