@@ -63,7 +63,8 @@ impl Process {
         }
         // Only the main thread has exited: another thread has the state and the memory.
         let threads = std::fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
-        let live = threads.filter_map(|thread| of(&thread.path())).find(|it| it.state != 'Z');
+        let lives = |it: &Process| !matches!(it.state, 'Z' | 'X') && it.resident.is_some();
+        let live = threads.filter_map(|thread| of(&thread.path())).find(lives);
         Some(match live {
             Some(live) => Process { name: process.name, ..live },
             None => process,

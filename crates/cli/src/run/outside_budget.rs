@@ -104,8 +104,12 @@ impl Watch {
         // yet.
         let is_there = |counter| self.stats.get(counter) != 0;
         let was_there = is_there(Counter::Version) || is_there(Counter::Asleep);
-        let Some(exe) = exe.ok().filter(|_| was_there) else {
+        if !was_there {
             return 0;
+        }
+        let Ok(exe) = exe else {
+            // The link is unknown, for example after the exit of the main thread alone.
+            return self.program.map_or(0, |(_, looks)| looks);
         };
         let exe = (exe.dev(), exe.ino());
         let before = self.program.filter(|(known, _)| *known == exe).map(|(_, looks)| looks);

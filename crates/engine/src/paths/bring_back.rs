@@ -147,6 +147,9 @@ fn read(core: &Core, context: &mut Context, found: &[(u64, PageNo)]) -> usize {
     if !core.memory.budget.try_charge(count, core.other_bytes()) {
         return 0;
     }
+    // Report the pages before they are resident: otherwise `softswap run` takes them for memory
+    // outside the budget.
+    core.report_peaks();
     let (mut done, mut installed) = (0, 0);
     if let Some(mut buffer) = core.stores.bounce.take_up_to(current_cpu(), count) {
         let most = ReadLimit::of(core, context, *first, buffer.len());

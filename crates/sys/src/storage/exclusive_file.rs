@@ -9,7 +9,8 @@
 //! - An exclusive `flock` keeps out other programs that lock: softswap and `mkswap --lock`. The
 //!   lock belongs to the open file, not to the process or the descriptor number. It lasts until the
 //!   last copy of the descriptor is closed, even if a forked child has that copy.
-//! - A write of no bytes changes nothing, but fails with ETXTBSY if the kernel swaps to the file.
+//! - A write of no bytes, and an allocation beyond the largest offset, change nothing, but fail with
+//!   ETXTBSY if the kernel swaps to the file.
 
 use crate::descriptor::move_high;
 use crate::file::{SwapFile, is_kernel_swap, plain};
