@@ -338,14 +338,20 @@ fn resolve_memory(
     is_per_process: bool,
     notes: &mut Vec<String>,
 ) -> Result<(u64, Option<Bounds>), Refusal> {
+    let option = if is_per_process { "--memory-per-process" } else { "--memory" };
+    let note = |bytes| {
+        let remedy = |mib| match is_per_process {
+            true => format!("{option} {mib}M"),
+            false => format!("--memory auto, or --memory {mib}M"),
+        };
+        note_on_excess(&asked.shown, bytes, &memory_limits::available(), remedy)
+    };
     if let Some(bounds) = Bounds::parse(&asked.text) {
         if is_per_process {
             return Err(asked.refuse("only --memory, the budget of the whole tree, can be auto"));
         }
         let bounds = bounds.map_err(|why| asked.refuse(why))?;
-        let remedy = |mib| format!("--memory auto, or --memory {mib}M");
-        let available = memory_limits::available();
-        notes.extend(note_on_excess(&asked.shown, bounds.floor_bytes, &available, remedy));
+        notes.extend(note(bounds.floor_bytes));
         return Ok((bounds.first(), Some(bounds)));
     }
     let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
@@ -362,7 +368,6 @@ fn resolve_memory(
             (bytes, of)
         }
     };
-    let option = if is_per_process { "--memory-per-process" } else { "--memory" };
     if bytes < MIN_MEMORY_BYTES {
         let remedy = match asked.text.trim().parse::<u64>() {
             Ok(number @ 8..1_000_000) => {
@@ -375,11 +380,7 @@ fn resolve_memory(
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
-    let remedy = |mib| match is_per_process {
-        true => format!("{option} {mib}M"),
-        false => format!("--memory auto, or --memory {mib}M"),
-    };
-    notes.extend(note_on_excess(&asked.shown, bytes, &memory_limits::available(), remedy));
+    notes.extend(note(bytes));
     // Tables are sized for the resident memory.
     Ok((bytes.min(dram_bytes()), None))
 }

@@ -251,7 +251,7 @@ impl Budget {
     pub(super) fn note_signal(&self, signal: i32) {
         let continues = [libc::SIGCONT, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
         if continues.contains(&signal) {
-            let _ = self.parking.end(&self.ledger);
+            self.unpark();
         }
     }
 
@@ -282,7 +282,7 @@ impl Budget {
         };
         let thread = std::thread::Builder::new().name("softswap-park".into()).spawn(finish);
         thread.map(|_| String::new()).map_err(|error| {
-            let _ = self.parking.end(&self.ledger);
+            self.unpark();
             format!("a thread cannot be started: {error}")
         })
     }

@@ -22,13 +22,13 @@ use crate::store::io::poll::mode::Knobs;
 use crate::store::pool::Handle;
 use crate::store::swap::Backing;
 use softswap_sys::faults::Faults;
-use softswap_sys::raw::{self, current_cpu};
+use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::{MappingPressure, Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub mod pinning;
@@ -58,8 +58,6 @@ pub struct Engine {
     contexts: Contexts,
     /// Held while pages are moved between mappings.
     remapping: Mutex<()>,
-    /// The thread that has quiesced the engine; 0: none.
-    quiescing: AtomicI32,
     /// Pages held by system calls.
     held: Held,
 }
@@ -74,7 +72,7 @@ struct Held {
     releases: AtomicU32,
 }
 
-/// What has replaced a mapping.
+/// A mapping that another thread has put in the place of one.
 enum Replacement {
     Managed,
     Unmanaged,
@@ -112,8 +110,7 @@ impl Engine {
     }
 
     fn of(core: Core, contexts: Contexts) -> Engine {
-        let (remapping, quiescing) = (Mutex::new(()), AtomicI32::new(0));
-        Engine { core, contexts, remapping, quiescing, held: Held::default() }
+        Engine { core, contexts, remapping: Mutex::new(()), held: Held::default() }
     }
 
     /// Sets the limit of the pool, or makes it adaptive.
@@ -252,7 +249,7 @@ impl Engine {
     /// Waits for that thread. Returns `None` if nothing is mapped, and in a thread that forks, which
     /// holds the lock itself.
     fn replacement(&self, page: PageNo) -> Option<Replacement> {
-        if self.quiescing.load(Relaxed) == raw::current_thread() {
+        if self.contexts.is_forker() {
             return None;
         }
         let _layout = self.core.memory.space.lock();
@@ -526,7 +523,7 @@ impl Engine {
     #[must_use]
     pub fn quiesce(&self) -> Quiesced<'_> {
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.quiescing.store(raw::current_thread(), Relaxed);
+        self.contexts.begin_fork();
         let layout = self.core.memory.space.lock();
         Quiesced { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
     }
@@ -534,7 +531,6 @@ impl Engine {
     /// Ends the state of [`Engine::quiesce`], in parent and child.
     pub fn end_fork(&self) {
         self.contexts.end_fork();
-        self.quiescing.store(0, Relaxed);
     }
 
     /// Prepares a fork: lets the child inherit the window and the keys of the pages that the child

@@ -43,7 +43,7 @@ pub(crate) struct Context {
 /// background reclaim, the prefetch threads, and the forking thread.
 pub(crate) struct Contexts {
     slots: Box<[Mutex<Context>]>,
-    /// The thread that has claimed all other contexts to fork; 0 if none.
+    /// The thread that forks; 0 if none. It claims all other contexts.
     forker: AtomicI32,
     workspaces: Arc<Workspaces>,
 }
@@ -123,13 +123,17 @@ impl Contexts {
         }
     }
 
+    /// Makes the calling thread the forking one. Called before it takes a lock that it must not take
+    /// again in a fault.
+    pub(crate) fn begin_fork(&self) {
+        self.forker.store(current_thread(), Ordering::Relaxed);
+    }
+
     /// Claims all contexts except the forking thread's own. Afterwards no other thread moves pages,
     /// and the caller can still fault.
     #[must_use]
     pub(crate) fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
-        let claimed = self.slots[..self.slots.len() - 1].iter().map(lock).collect();
-        self.forker.store(current_thread(), Ordering::Relaxed);
-        claimed
+        self.slots[..self.slots.len() - 1].iter().map(lock).collect()
     }
 
     pub(crate) fn end_fork(&self) {

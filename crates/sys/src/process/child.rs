@@ -26,8 +26,8 @@ pub struct ReceivedSignal {
     value: Option<u64>,
 }
 
-/// What this process has inherited. Rust's library ignores SIGPIPE and opens closed standard streams
-/// before `main`.
+/// True if the caller of this process ignored SIGPIPE. Before `main`, Rust's library ignores it, and
+/// opens closed standard streams.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// A bit for each standard stream that was closed.
 static CLOSED_STREAMS: AtomicU8 = AtomicU8::new(0);

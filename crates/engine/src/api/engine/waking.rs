@@ -55,7 +55,7 @@ impl Engine {
     /// [`Engine::may_lock`], because the kernel discards no locked pages. Returns the number of
     /// unlocked bytes.
     pub fn adopt_locked(&self, locked: &[Range<usize>]) -> usize {
-        // After a wait in vain, the others are not waited for.
+        // If a wait has not helped once, later ranges do not wait.
         let mut waits = true;
         let mut is_refused = |range: &&Range<usize>| {
             let result = self.lock_or_wait(range.start, range.len(), waits);

@@ -87,7 +87,7 @@ pub struct SlotAllocator {
     positions: Positions,
     /// Clusters whose storage is empty since its discard.
     clean: ClusterBits,
-    /// True if emptied clusters are to be discarded.
+    /// True if emptied clusters wait for a discard.
     discards: AtomicBool,
     touched: Touched,
     retired: Retired,
