@@ -188,6 +188,8 @@ fn lower(engine: &Engine, member: &Member, keep: usize) {
         match engine.set_memory_limit(limit_of(next) as u64) {
             Ok(()) if is_reached(engine, limit_of(next)) => {
                 tree::grant(next);
+                // Published first: another process may use the chunks at once.
+                member.publish_used(engine.used_bytes() as u64);
                 member.release(granted - next);
             }
             Err(

@@ -163,6 +163,11 @@ impl Member {
     /// Publishes the benefit of one more MiB, in ns saved per second, and the bytes in use.
     pub fn publish(&self, benefit: u64, used_bytes: u64) {
         self.ledger.word(self.entry, Word::Benefit).store(benefit, Relaxed);
+        self.publish_used(used_bytes);
+    }
+
+    /// Publishes the bytes in use.
+    pub fn publish_used(&self, used_bytes: u64) {
         self.ledger.word(self.entry, Word::Used).store(used_bytes, Relaxed);
         self.ledger.word(self.entry, Word::Peak).fetch_max(used_bytes, Relaxed);
     }

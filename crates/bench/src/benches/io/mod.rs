@@ -208,7 +208,7 @@ fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
         cell.map_or(f64::NAN, |cell| cell.median(|slice| slice.cpu_us))
     };
     let extra = |of| cpu_us(of) - cpu_us(interrupt);
-    // If polling uses no extra CPU time, there is no ratio.
-    let share = Some(extra(hybrid) / extra(poll)).filter(|_| extra(poll) > 0.0);
+    // If one of them uses no extra CPU time, as in short runs, there is no ratio.
+    let share = Some(extra(hybrid) / extra(poll)).filter(|_| extra(hybrid).min(extra(poll)) > 0.0);
     log.ratio("extra_cpu_hybrid_vs_poll", share);
 }

@@ -2,7 +2,7 @@
 
 use super::limits::Limits;
 use super::plan::{Data, Pattern, RunKind, Side};
-use super::programs::{ProgramRun, Ready};
+use super::programs::{ProgramRun, Ready, read_into_page_cache};
 use super::task::{self, Task};
 use super::testbed::{Bounds, Testbed};
 use crate::measure::managed_program::{Counters, command, config, managed};
@@ -120,9 +120,6 @@ impl<'b> Bench<'b> {
         let sample = testbed.dir.join("sample");
         let pages = task::sample(notes).map_err(Refusal::own)?;
         fs::write(&sample, pages.as_flattened()).or_own(sample.display())?;
-        // Read the library into the page cache, so that it is not charged to the first side's
-        // cgroup.
-        fs::read(&library).or_own(library.display())?;
         let (working_set_bytes, seconds, damage) = (0, 0.0, false);
         Ok(Bench { testbed, signals, library, sample, working_set_bytes, seconds, damage })
     }
@@ -179,6 +176,11 @@ impl<'b> Bench<'b> {
             let why = "the limit leaves less than the 8.0 MiB that the engine needs";
             return Ok(Err(Failure::Other(why.into())));
         }
+        // Code that the run reads from the disk would be charged to its cgroup.
+        let task_program = own_executable()?;
+        for file in [&task_program, &self.library] {
+            read_into_page_cache(file).map_err(Refusal::own)?;
+        }
         let held = self.testbed.enter(side, limits.limit_bytes)?;
         let counters = Counters::new()?;
         let environment = match is_softswap {
@@ -194,7 +196,7 @@ impl<'b> Bench<'b> {
         let ran = match work {
             Work::Pattern { pattern, data, threads } => {
                 let task = self.task(*pattern, *data, *threads, share_percent, limits, round);
-                let command = held.command(environment, &own_executable()?);
+                let command = held.command(environment, &task_program);
                 task.run(command, self.signals, &counters, is_softswap).map(|(took, _)| {
                     let touches = took.touches as f64;
                     Ok(Run {

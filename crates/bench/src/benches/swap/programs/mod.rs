@@ -110,8 +110,7 @@ impl Ready {
         counters: &Counters,
     ) -> Result<ProgramRun, String> {
         if let Some(input) = &self.input {
-            let read = File::open(input).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
-            read.or_text(input.display())?;
+            read_into_page_cache(input)?;
         }
         command.args(&self.arguments).env("LC_ALL", "C");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -144,6 +143,11 @@ impl Ready {
             false => Err(format!("it failed: {status}")),
         }
     }
+}
+
+pub(super) fn read_into_page_cache(path: &Path) -> Result<(), String> {
+    let read = File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+    read.or_text(path.display()).map(drop)
 }
 
 /// Reads all output, waits for the exit, and returns a digest of the output.
