@@ -30,7 +30,8 @@ pub fn find() -> Result<PathBuf, Refusal> {
         let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
         return Err(Refusal::own(format!(
             "the runtime library {NAME} is missing: looked for {}; \
-             install it with `make install`, or set {VARIABLE} to its path",
+             install softswap again, as before (wheel, package or `make install`), or set {VARIABLE} \
+             to its path",
             looked.join(" and ")
         )));
     };
@@ -54,8 +55,8 @@ pub(crate) fn not_run(program: &Path, what_it_does: &str, error: &io::Error) -> 
     let (shown, name) = (program.display(), program.file_name().unwrap_or_default().display());
     match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "{name}, which {what_it_does}, is missing: looked for {shown}; build it with `make \
-             build`, or install it with `make install`"
+            "{name}, which {what_it_does}, is missing: looked for {shown}; install softswap \
+             again, as before (wheel, package or `make install`)"
         ),
         _ => format!("{shown} cannot be run: {}", plain(error)),
     }

@@ -31,7 +31,7 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Examples:
-  softswap remote check rediss://node1:7000,node2:7000?size=20G
+  softswap remote check 'rediss://node1:7000,node2:7000?size=20G'
   softswap remote ls redis://job@node1:7000
   softswap remote gc --dry-run redis://job@node1:7000
   softswap remote simulate --servers 50 --clients 100

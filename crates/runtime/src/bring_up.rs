@@ -12,6 +12,7 @@ use softswap_engine::api::engine::waking::Before;
 use softswap_engine::api::open_areas::{OpenError, open};
 use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults};
 use softswap_engine::store::swap::Backing;
+use softswap_sys::file::{FileError, on_disk};
 use softswap_sys::linked::is_go_program;
 use softswap_sys::signals::{self, SIGBUS, SIGSEGV, SIGSYS};
 use softswap_sys::{exemption, raw, seccomp};
@@ -90,15 +91,29 @@ fn note_if_unlocked(bytes: usize, config: &Config) {
     }
 }
 
+/// Notes directories that this process finds in DRAM: in a sandbox, a tmpfs may cover the disk that
+/// `softswap run` has found there.
+fn note_if_in_memory(config: &Config) {
+    let directories = config.areas.iter().filter(|area| area.path.is_dir());
+    for error in directories.filter_map(|area| on_disk(&area.path).err()) {
+        if matches!(error, FileError::InMemory { .. }) && !config.quiet {
+            let process = raw::current_process();
+            raw::write_stderr(format!("softswap: note: process {process}: {error}\n").as_bytes());
+        }
+    }
+}
+
 /// Opens the swap areas of this process. Named areas that cannot be opened are skipped if another
 /// area opens: outside `softswap run` they serve only one process.
 fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
+    note_if_in_memory(config);
     let tables = shared_areas::tables(config);
     let opened = open(&config.areas, tables, config.reserve_bytes, config.avoid_io_uring);
     let (mut backing, mut refused) = (Vec::new(), None);
     for opened in opened {
         match opened {
-            Ok(area) => backing.push(area),
+            // `softswap run` has checked that there was space at the start.
+            Ok(area) => backing.push(area.even_if_full()),
             Err(why @ OpenError::Directory(_)) => return Err(why.to_string()),
             Err(why) => refused = refused.or(Some(why)),
         }

@@ -17,6 +17,11 @@ use softswap_sys::{aslr, exemption, raw, seccomp, signals, uffd};
 #[unsafe(export_name = "softswap_runtime")]
 pub static RUNTIME: u8 = 1;
 
+/// Runs before mimalloc's constructor.
+#[used]
+#[unsafe(link_section = ".init_array.00098")]
+static BEFORE_MIMALLOC: extern "C" fn() = arenas::ignore_variables;
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;

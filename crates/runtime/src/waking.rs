@@ -124,8 +124,12 @@ fn prepare() {
 fn run_unmanaged(why: &str) {
     instance::settle(false);
     raw::write_stderr(
-        format!("softswap: this process cannot be managed: {why}; it continues without a budget\n")
-            .as_bytes(),
+        format!(
+            "softswap: process {} cannot be managed: {why}; it continues without a budget; to \
+             start the engine with the program, set SOFTSWAP_AWAKE=1\n",
+            raw::current_process()
+        )
+        .as_bytes(),
     );
 }
 
@@ -188,8 +192,9 @@ fn has_no_other_thread() -> bool {
 static POSTPONED: AtomicU32 = AtomicU32::new(0);
 /// Value of [`POSTPONED`] at which a message is printed.
 const TRIES_BEFORE_MESSAGE: u32 = 3;
-const NOT_YET: &str = "softswap: this process cannot be managed yet: a thread blocks SIGBUS or \
-     SIGSYS, or is in a long system call; until that changes, the process may exceed its budget\n";
+const NOT_YET: &str = "cannot be managed yet: a thread blocks SIGBUS or SIGSYS, or is in a long \
+     system call; until that changes, the process may exceed its budget; to start the engine with \
+     the program, set SOFTSWAP_AWAKE=1";
 
 /// Time of [`raw::now_ns`] before which no attempt is made; 0: none.
 static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
@@ -212,7 +217,8 @@ fn finish_attempt(attempt: Result<Attempt, String>) {
         Ok(Attempt::IsUp) => instance::settle(true),
         Ok(Attempt::Later) => {
             if POSTPONED.fetch_add(1, Ordering::Relaxed) + 1 == TRIES_BEFORE_MESSAGE {
-                raw::write_stderr(NOT_YET.as_bytes());
+                let process = raw::current_process();
+                raw::write_stderr_fmt(format_args!("softswap: process {process} {NOT_YET}\n"));
             }
             RETRY_AT_NS.store(raw::now_ns() + PAUSE_NS, Ordering::Relaxed);
             instance::sleep_on();

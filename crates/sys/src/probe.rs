@@ -216,6 +216,38 @@ pub fn userfaultfd_device() -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Gives a signal its default action. The test executable ignores SIGPIPE.
+    fn reset(signal: i32) {
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+
+    #[test]
+    fn message_without_reader_raises_no_signal() {
+        let lives_on = holds_in_child(|| {
+            reset(libc::SIGPIPE);
+            let Ok((reader, writer)) = rustix::pipe::pipe() else { return false };
+            drop(reader);
+            let is_moved = rustix::stdio::dup2_stderr(&writer).is_ok();
+            raw::write_stderr(b"nobody reads this");
+            is_moved
+        });
+        assert!(lives_on.unwrap());
+    }
+
+    #[test]
+    fn test_page_beyond_the_file_size_limit_raises_no_signal() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = crate::file::SwapFile::open(scratch.path()).unwrap();
+        let is_refused = holds_in_child(|| {
+            reset(libc::SIGXFSZ);
+            let limit = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+            let is_set = rustix::process::setrlimit(rustix::process::Resource::Fsize, limit);
+            is_set.is_ok() && file.with_a_page(|| ()).is_err()
+        });
+        assert!(is_refused.unwrap());
+    }
+
     #[test]
     fn child_exit_reasons_are_distinguished() {
         assert_eq!(in_child(|| 7).unwrap(), Ended::Exit(7));

@@ -13,13 +13,24 @@ use std::time::Duration;
 #[derive(Args)]
 pub(crate) struct InRounds<const ROUNDS: u32> {
     /// Rounds, in which the variants take turns
-    #[arg(long, value_name = "N", default_value_t = ROUNDS,
+    #[arg(long, value_name = "N", default_value = default_text(ROUNDS),
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
 
     /// The directory for swap files
     #[arg(long, alias = "dir", value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) swap: PathBuf,
+}
+
+/// Returns the text of a default. `default_value_t` would keep the first one in a static that all
+/// values of `ROUNDS` share.
+const fn default_text(rounds: u32) -> &'static str {
+    match rounds {
+        5 => "5",
+        9 => "9",
+        15 => "15",
+        _ => panic!("no text for this default"),
+    }
 }
 
 impl<const ROUNDS: u32> InRounds<ROUNDS> {
@@ -61,3 +72,18 @@ pub(crate) trait Named: ValueEnum {
 }
 
 impl<T: ValueEnum> Named for T {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn benchmarks_have_their_own_numbers_of_rounds() {
+        let default_of = |command: clap::Command| {
+            let found = command.get_matches_from(["bench"]);
+            *found.get_one::<u32>("rounds").unwrap()
+        };
+        assert_eq!(default_of(InRounds::<9>::augment_args(clap::Command::new("bench"))), 9);
+        assert_eq!(default_of(InRounds::<5>::augment_args(clap::Command::new("bench"))), 5);
+    }
+}

@@ -106,6 +106,44 @@ fn children_plain_runs_children_unmanaged() {
     assert_eq!(ended.stdout_text(), "0\n0\n", "{}", ended.stderr);
 }
 
+/// The C library closes these descriptors by instructions of its own.
+#[test]
+fn child_of_posix_spawn_with_closefrom_shares_the_budget() {
+    let script = r#"
+import ctypes, os, sys
+c = ctypes.CDLL(None)
+kept, closed, late = (os.open("/dev/null", os.O_RDONLY) for _ in range(3))
+os.set_inheritable(kept, True)
+os.set_inheritable(closed, True)
+actions, pid = ctypes.create_string_buffer(256), ctypes.c_int()
+c.posix_spawn_file_actions_init(actions)
+c.posix_spawn_file_actions_adddup2(actions, 1, late)
+c.posix_spawn_file_actions_addclosefrom_np(actions, closed)
+child = """
+import os, sys
+for number in sys.argv[1:]:
+    print(os.path.exists("/proc/self/fd/" + number))
+block = bytearray(os.urandom(1 << 20)) * 64
+print("libsoftswap" in open("/proc/self/maps").read(), flush=True)
+"""
+arguments = [sys.executable, "-c", child] + [str(number) for number in (kept, closed, late)]
+argv = (ctypes.c_char_p * 7)(*[argument.encode() for argument in arguments], None)
+environ = ctypes.c_void_p.in_dll(c, "environ")
+print(c.posix_spawn(ctypes.byref(pid), argv[0], actions, None, argv, environ), flush=True)
+print(os.waitpid(pid.value, 0)[1])
+"#;
+    let ended = shell("\"$1\" -c \"$2\"", &[&python().display().to_string(), script]);
+    assert_eq!(ended.stdout_text(), "0\nTrue\nFalse\nFalse\nTrue\n0\n", "{}", ended.stderr);
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn variables_of_mimalloc_do_not_reach_softswap() {
+    let mut command = shell_command(&[], "echo done", &[]);
+    let ended = finish(command.envs([("MIMALLOC_VERBOSE", "1"), ("MIMALLOC_SHOW_STATS", "1")]));
+    assert_eq!((ended.stdout_text(), &ended.stderr[..]), ("done\n".into(), ""));
+}
+
 #[test]
 fn program_with_foreign_loader_runs_unmanaged() {
     let dir = tempfile::tempdir().unwrap();

@@ -25,6 +25,23 @@ fn set(option: mi::mi_option_t, value: c_long) {
     unsafe { mi::mi_option_set(option, value) };
 }
 
+/// Number of mimalloc's options, `_mi_option_last`.
+const OPTIONS: mi::mi_option_t = 38;
+
+unsafe extern "C" {
+    /// Returns an option's value without reading the environment.
+    fn _mi_option_get_fast(option: mi::mi_option_t) -> c_long;
+}
+
+/// Keeps all options at their defaults. Otherwise mimalloc would read variables such as
+/// `MIMALLOC_VERBOSE`, which are meant for a mimalloc of the program.
+pub(crate) extern "C" fn ignore_variables() {
+    for option in 0..OPTIONS {
+        // SAFETY: this version of mimalloc has the option.
+        set(option, unsafe { _mi_option_get_fast(option) });
+    }
+}
+
 /// Sets mimalloc up before the first allocation. mimalloc returns freed segments and large blocks
 /// immediately. If it kept them, the engine would write back memory that is not in use.
 ///

@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd;
 const NOT_OPEN: isize = refused(libc::EBADF);
 const NO_SUCH_CALL: isize = refused(libc::ENOSYS);
 
-fn is_engine_descriptor(fd: i32) -> bool {
+pub(super) fn is_engine_descriptor(fd: i32) -> bool {
     own_descriptors::contains(fd) && !instance::is_plain()
 }
 
@@ -43,9 +43,8 @@ fn close_around(first: u32, last: u32, flags: u32) -> isize {
     0
 }
 
-/// Closes the descriptors from `first` on except the engine's, on a kernel without `close_range`
-/// (before 5.9). Does not allocate.
-fn close_listed(first: u32) -> io::Result<()> {
+/// Calls `action` for each open descriptor from `first` on except the engine's. Does not allocate.
+pub(super) fn for_each_open(first: u32, mut action: impl FnMut(i32)) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = || rustix::fs::open(c"/proc/thread-self/fd", flags, Mode::empty());
     let list = descriptor::with_raised_limit(open)?;
@@ -55,10 +54,23 @@ fn close_listed(first: u32) -> io::Result<()> {
         let number = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
         let Some(number) = number.filter(|number| *number >= first as i32) else { continue };
         if number != list.as_raw_fd() && !is_engine_descriptor(number) {
-            issue(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]);
+            action(number);
         }
     }
     Ok(())
+}
+
+/// Closes the descriptors from `first` on except the engine's, on a kernel without `close_range`
+/// (before 5.9).
+fn close_listed(first: u32) -> io::Result<()> {
+    for_each_open(first, |number| {
+        issue(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]);
+    })
+}
+
+/// Returns the highest number of the engine's descriptors, if it is at least `first`.
+pub(super) fn last_hidden_from(first: u32) -> Option<u32> {
+    if instance::is_plain() { None } else { own_descriptors::last_from(first) }
 }
 
 /// Gives the calling thread its own table of descriptors, with only the engine's open. So the

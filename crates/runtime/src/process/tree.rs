@@ -168,7 +168,7 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
     let member = open(number).and_then(|ledger| ledger.join(ProcessIdentity::current()?));
     let Some(member) = member else {
         let share = (config.memory_bytes / FIXED_PART).max(MIN_MEMORY_BYTES);
-        report_fixed_share(share as usize, "cannot be used");
+        report_fixed_share(share as usize, "cannot be used", NOT_JOINED);
         return Some(share);
     };
     let least = minimum_for(config).max(MIN_BYTES.load(Relaxed));
@@ -388,15 +388,19 @@ pub(super) fn fall_back(member: &Member) {
 /// the program's standard error.
 pub(super) fn report() {
     if HAS_FALLEN_BACK.load(Relaxed) && HAS_FALLEN_BACK.swap(false, AcqRel) {
-        report_fixed_share(limit_of(GRANTED.load(Relaxed)), "has been overwritten");
+        report_fixed_share(limit_of(GRANTED.load(Relaxed)), "has been overwritten", "");
     }
 }
 
-fn report_fixed_share(bytes: usize, why: &str) {
+/// Part of the message of a process that has not joined.
+const NOT_JOINED: &str = " in addition to it: 1,024 processes have joined, or a parent process has \
+     closed softswap's descriptors; start fewer processes, or keep these descriptors open";
+
+fn report_fixed_share(bytes: usize, why: &str, more: &str) {
     raw::write_stderr(
         format!(
             "softswap: the memory through which processes share a budget {why}: process {} \
-             continues with a fixed budget of {} MiB\n",
+             continues with a fixed budget of {} MiB{more}\n",
             raw::current_process(),
             bytes >> 20
         )

@@ -75,6 +75,19 @@ pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {
     unsafe { reserve(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)) }
 }
 
+/// Returns true if address space for `len` more bytes can be reserved now.
+pub fn can_reserve(len: usize) -> bool {
+    // SAFETY: without MAP_FIXED a new mapping overlaps nothing.
+    match unsafe { map(0, len, libc::PROT_READ | libc::PROT_WRITE, RESERVE) } {
+        Ok(base) => {
+            // SAFETY: the range was mapped just above, and nothing refers to it.
+            unsafe { unmap(base, len) };
+            true
+        }
+        Err(_) => false,
+    }
+}
+
 pub fn reserve_u64(len: usize) -> io::Result<&'static [AtomicU64]> {
     // SAFETY: all-zero bytes are a valid AtomicU64, aligned to 8 bytes.
     Ok(unsafe { reserve::<AtomicU64>(len)? })

@@ -81,10 +81,20 @@ pub fn contains(fd: i32) -> bool {
         && used().iter().any(|slot| number_of(slot.load(Ordering::Relaxed)) == fd)
 }
 
+/// Returns the kept descriptors that are at least `fd`, in no order.
+fn from(fd: u32) -> impl Iterator<Item = u32> {
+    let kept = used().iter().map(|slot| number_of(slot.load(Ordering::Relaxed)));
+    kept.filter_map(|kept| u32::try_from(kept).ok()).filter(move |kept| *kept >= fd)
+}
+
 /// Returns the lowest kept descriptor that is at least `fd`.
 pub fn next_from(fd: u32) -> Option<u32> {
-    let kept = used().iter().map(|slot| number_of(slot.load(Ordering::Relaxed)));
-    kept.filter(|kept| *kept >= 0).map(|kept| kept as u32).filter(|kept| *kept >= fd).min()
+    from(fd).min()
+}
+
+/// Returns the highest kept descriptor, if it is at least `fd`.
+pub fn last_from(fd: u32) -> Option<u32> {
+    from(fd).max()
 }
 
 #[cfg(test)]
@@ -99,6 +109,7 @@ mod tests {
         withhold(100_500);
         assert!(contains(100_500) && !contains(100_501) && !contains(NONE));
         assert_eq!(next_from(100_101), Some(100_500));
+        assert_eq!((last_from(100_900), last_from(100_901)), (Some(100_900), None));
         forget(100_500);
         assert_eq!(next_from(100_101), Some(100_900));
         assert!(!contains(100_500));

@@ -420,7 +420,41 @@ pub fn write_stderr(text: &[u8]) {
     }
 }
 
+/// Signals that a write raises in its thread: the reader has gone, the file has its largest size
+/// (`ulimit -f`), or a process in the background writes to its terminal.
+const RAISED_BY_WRITES: u64 =
+    1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGTTOU - 1);
+
+/// Writes without raising a signal. Under the program's own filter, which may not allow these
+/// calls, a signal is possible.
 fn write_to(fd: usize, text: &[u8]) {
+    if program_filter::is_in_force() {
+        return write_all(fd, text);
+    }
+    const SIZE: usize = size_of::<u64>();
+    let (mut mask, mut pending) = (0_u64, 0_u64);
+    let at = |set: &u64| std::ptr::from_ref(set) as usize;
+    let block = [libc::SIG_BLOCK as usize, at(&RAISED_BY_WRITES), &raw mut mask as usize, SIZE];
+    let [how, set, old, size] = block;
+    // SAFETY: the kernel reads and writes signal sets of this size; the mask is restored below.
+    unsafe {
+        syscall(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]);
+        syscall(libc::SYS_rt_sigpending, [&raw mut pending as usize, SIZE, 0, 0, 0, 0]);
+    }
+    write_all(fd, text);
+    let (raised, no_wait) = (RAISED_BY_WRITES & !pending, [0_u64; 2]);
+    // SAFETY: the kernel reads a signal set and a time, and restores the mask that it returned.
+    unsafe {
+        while syscall(
+            libc::SYS_rt_sigtimedwait,
+            [at(&raised), 0, no_wait.as_ptr() as usize, SIZE, 0, 0],
+        ) > 0
+        {}
+        syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, at(&mask), 0, SIZE, 0, 0]);
+    }
+}
+
+fn write_all(fd: usize, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
         let args = [fd, rest.as_ptr() as usize, rest.len(), 0, 0, 0];

@@ -255,6 +255,7 @@ impl SwapFile {
 
     /// Writes a page, runs `body`, and truncates the file. Only for an empty file.
     pub fn with_a_page<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
+        self.check_limit(PAGE_SIZE as u64)?;
         let page = Page(PROBE);
         let sent = retry_on_intr(|| rustix::io::pwrite(self.descriptor(), &page.0, 0))?;
         if sent != PAGE_SIZE {

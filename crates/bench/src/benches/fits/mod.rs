@@ -40,12 +40,12 @@ pub(crate) struct FitsArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     blocks: u32,
 
-    /// Programs that starts starts
+    /// Number of programs that the load `starts` starts
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     starts: u32,
 
-    /// Only these programs, by name with commas between
+    /// Only these programs: names separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     programs: Vec<String>,
 }

@@ -40,8 +40,8 @@ for fio, without the kernel thread that its sqthread_poll keeps busy.
 pread is the bare system call in this process: fio is a process of its own, which a machine that
 idles between reads may treat better or worse.
 
-softswap waits for 32 reads together, so depth_32 has the latency of all 32; fio keeps 32 under way
-and gives each one's own. MB/s and CPU compare as they are.
+softswap waits for 32 reads together, so depth_32 has the latency of all 32; fio keeps 32
+requests in flight and reports the latency of each. MB/s and CPU compare as they are.
 
 A ratio a_vs_b is of p50. extra_cpu_hybrid_vs_poll is the CPU that hybrid
 adds to interrupt over what poll adds.")]
@@ -50,7 +50,7 @@ pub(crate) struct IoArgs {
     #[arg(value_name = "FILE")]
     target: Option<PathBuf>,
 
-    /// How much of it, from its start on [default: all; 1G for a file of its own]
+    /// Size of the part to read, from the start [default: all; 1G for a file of its own]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
 
@@ -58,7 +58,7 @@ pub(crate) struct IoArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Leave fio out
+    /// Omit fio
     #[arg(long)]
     no_fio: bool,
 

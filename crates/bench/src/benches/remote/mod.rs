@@ -50,7 +50,7 @@ pub(crate) struct RemoteArgs {
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     extents: u32,
 
-    /// Operations under way, if they are many
+    /// Concurrent operations, in steps with many
     #[arg(long, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,

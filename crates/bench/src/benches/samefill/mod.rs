@@ -42,13 +42,13 @@ const INTERVAL: Duration = Duration::from_millis(1);
 #[command(after_long_help = "\
 Dumps: numeric_sort, sqlite, gnu_sort and graph_walk are programs of `softswap bench swap`, stopped
 before their work is done; mix is made by a rule: 20 % zeroes, 3 % another word, 10 % equal up to the
-last word, 34 % text, 33 % noise. A program that is missing is left out, and a note says so. Each dump
+last word, 34 % text, 33 % noise. A program that is missing is omitted, with a note. Each dump
 has an equal part of --pages; a program grows to at most 256 MiB, and its pages are repeated to make up
 the rest. together is all dumps.
 
 Checks and iterations are those of `softswap analyze pages`. All checks go over the same pages in
-every round, in changing order, twice: over a whole dump, which is larger than the processor's own
-caches and so is met cold by each, as reclaim meets pages; and over 128 pages at a time that have just
+every round, in changing order, twice: over a whole dump, which exceeds the processor's caches, so
+each check reads its pages from DRAM, as reclaim does; and over 128 pages at a time that have just
 been brought into the cache (in_cache), so that none waits for memory.
 
 iterations_last_first_vs_forward is the words that last_first compares over those that forward does;

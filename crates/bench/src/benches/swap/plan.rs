@@ -151,7 +151,7 @@ pub(crate) struct WorkOptions {
           default_values_t = Pattern::all())]
     patterns: Vec<Pattern>,
 
-    /// Leave the patterns out
+    /// Omit the patterns
     #[arg(long, conflicts_with = "patterns")]
     no_patterns: bool,
 
@@ -164,7 +164,7 @@ pub(crate) struct WorkOptions {
           default_values_t = Program::all())]
     programs: Vec<Program>,
 
-    /// Leave the programs out
+    /// Omit the programs
     #[arg(long, conflicts_with_all = ["programs", "no_patterns"])]
     no_programs: bool,
 

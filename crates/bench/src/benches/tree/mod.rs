@@ -51,7 +51,7 @@ In the load pair one program reads pages at random in three quarters of the budg
 after the other in one and a half times as much. Both count pages a second, in the second half of
 their time. The budget is shared, or each has a half (halves).")]
 pub(crate) struct TreeArgs {
-    /// Only these loads, by name with commas between
+    /// Only these loads: names separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     loads: Vec<Load>,
 

@@ -36,6 +36,8 @@ pub enum Layout {
         reserve_bytes: u64,
         /// Growth step, in bytes.
         chunk_bytes: u64,
+        /// The area may be created without free space.
+        may_start_full: bool,
     },
     /// Preallocated pages.
     Fixed(FixedPages),
@@ -77,8 +79,22 @@ impl Backing {
         limit_bytes: Option<u64>,
         reserve_bytes: u64,
     ) -> Backing {
-        let layout = Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes: 64 << 20 };
+        let layout = Layout::Growing {
+            limit_bytes,
+            reserve_bytes,
+            chunk_bytes: 64 << 20,
+            may_start_full: false,
+        };
         Backing { device, layout, priority: 0, discard: Discard::None, poll: None }
+    }
+
+    /// Accepts a file system without free space: the area grows when space becomes free.
+    #[must_use]
+    pub fn even_if_full(mut self) -> Backing {
+        if let Layout::Growing { may_start_full, .. } = &mut self.layout {
+            *may_start_full = true;
+        }
+        self
     }
 
     /// Creates the area. Fails if it has no free space, or no address space is left for the tables.
@@ -90,8 +106,14 @@ impl Backing {
         let polling = polling(self.poll);
         let config = AreaConfig { cpus, discard: self.discard, ..AreaConfig::default() };
         match self.layout {
-            Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes } => {
-                let config = AreaConfig { limit_bytes, reserve_bytes, chunk_bytes, ..config };
+            Layout::Growing { limit_bytes, reserve_bytes, chunk_bytes, may_start_full } => {
+                let config = AreaConfig {
+                    limit_bytes,
+                    reserve_bytes,
+                    chunk_bytes,
+                    may_start_full,
+                    ..config
+                };
                 Area::growing(self.device, config, polling)
             }
             Layout::Fixed(pages) => Area::fixed(self.device, &pages, config, polling),

@@ -13,5 +13,6 @@ mod started_program;
 pub(crate) mod exec_call;
 mod path_search;
 mod exec;
+mod file_actions;
 mod posix_spawn;
 mod shell;

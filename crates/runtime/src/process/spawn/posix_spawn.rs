@@ -1,8 +1,9 @@
 //! `posix_spawn`: its child shares the parent's memory, but not its handlers.
 
-use super::argument_copies::{Copies, Readable, Strings};
+use super::argument_copies::{Copies, Strings};
 use super::environment::with_environment;
 use super::exec_call::program_bytes;
+use super::file_actions::{FileActions, GivenActions};
 use super::started_program::{self, Scratch};
 use super::{carried, path_search};
 use crate::base::instance;
@@ -12,7 +13,6 @@ use crate::process::tree_asleep;
 use crate::signals::exec_mask;
 use std::ffi::c_char;
 
-type FileActions = *const libc::posix_spawn_file_actions_t;
 type SpawnAttributes = *const libc::posix_spawnattr_t;
 type Spawn = unsafe extern "C" fn(
     *mut libc::pid_t,
@@ -22,68 +22,6 @@ type Spawn = unsafe extern "C" fn(
     Strings,
     Strings,
 ) -> i32;
-
-/// Size of one file action in glibc: a tag, then numbers and at most one path.
-const ACTION_BYTES: usize = 32;
-
-/// Public part of glibc's `posix_spawn_file_actions_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Actions {
-    allocated: i32,
-    used: i32,
-    actions: *const [usize; ACTION_BYTES / size_of::<usize>()],
-    pad: [i32; 16],
-}
-
-/// Returns the index of an action's word that is a path: glibc's tags 2 (open) and 3 (chdir).
-fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usize> {
-    match action[0] as u32 {
-        2 => Some(2),
-        3 => Some(1),
-        _ => None,
-    }
-}
-
-/// Returns how many bytes a copy of file actions with their paths takes.
-///
-/// # Safety
-/// `actions` is a valid file-actions object.
-unsafe fn actions_bytes(actions: &Actions) -> usize {
-    let mut capacity = size_of::<Actions>() + actions.used as usize * ACTION_BYTES;
-    for index in 0..actions.used as usize {
-        // SAFETY: `index` is within the array; the word is a path.
-        unsafe {
-            let action = &*actions.actions.add(index);
-            capacity += path_word(action)
-                .map_or(0, |word| Readable::new().text_bytes(action[word] as *const c_char));
-        }
-    }
-    capacity
-}
-
-/// # Safety
-/// See [`actions_bytes`]; `copies` has space for that many bytes.
-unsafe fn copy_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
-    let count = actions.used as usize;
-    let array =
-        copies.take(count * ACTION_BYTES).cast::<[usize; ACTION_BYTES / size_of::<usize>()]>();
-    for index in 0..count {
-        // SAFETY: `index` is within both arrays; the word is a path.
-        unsafe {
-            let mut action = *actions.actions.add(index);
-            if let Some(word) = path_word(&action) {
-                action[word] = copies.copy_text(action[word] as *const c_char) as usize;
-            }
-            array.add(index).write(action);
-        }
-    }
-    let copy = Actions { actions: array, ..*actions };
-    // SAFETY: `Actions` is plain data without padding.
-    let bytes =
-        unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
-    copies.copy_bytes(bytes).cast()
-}
 
 /// Copies the attributes. If they contain no mask, and the program blocks signals that the kernel
 /// does not, adds the program's mask to them.
@@ -133,10 +71,10 @@ unsafe fn spawn(
         // has no filter that would make its calls wait.
         let _inside = sleep_gate::enter();
         let engine = instance::engine();
-        let parsed = actions.cast::<Actions>().as_ref();
+        let given = actions.as_ref().map(|actions| GivenActions::of(actions));
         let capacity = program_bytes(path, argv, envp)
             + if is_searched_for { path_search::path_bytes(path) } else { 0 }
-            + parsed.map_or(0, |actions| actions_bytes(actions))
+            + given.as_ref().map_or(0, |given| given.copy_bytes())
             + size_of::<libc::posix_spawnattr_t>();
         let Some(mut copies) = Copies::with_capacity(capacity) else { return libc::ENOMEM };
         let path = copies.copy_text(path);
@@ -149,10 +87,7 @@ unsafe fn spawn(
             }
         };
         let envp = carried::copy_environment(&mut copies, envp, is_full);
-        let actions = match parsed {
-            Some(parsed) => copy_actions(&mut copies, parsed),
-            None => actions,
-        };
+        let actions = given.map_or(actions, |given| given.copy(&mut copies));
         let attributes = copy_attributes(&mut copies, attributes);
         let mut made = 0;
         let result =

@@ -27,7 +27,7 @@ use crate::codec::seal::{Seal, TAG_BYTES};
 use crate::store::io::poll::Polling;
 use crate::store::io::{Device, DeviceProperties, Lane};
 use health::Health;
-use softswap_sys::memory::{reserve_u32, reserve_u64};
+use softswap_sys::memory::{can_reserve, reserve_u32, reserve_u64};
 use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -43,6 +43,8 @@ pub(crate) struct AreaConfig {
     /// Bytes that stay free on the file system.
     pub(crate) reserve_bytes: u64,
     pub(crate) chunk_bytes: u64,
+    /// The area may be created without free space.
+    pub(crate) may_start_full: bool,
     /// Number of processors that allocate without contention.
     pub(crate) cpus: usize,
     pub(crate) discard: Discard,
@@ -54,6 +56,7 @@ impl Default for AreaConfig {
             limit_bytes: None,
             reserve_bytes: 0,
             chunk_bytes: 64 << 20,
+            may_start_full: false,
             cpus: 1,
             discard: Discard::None,
         }
@@ -76,6 +79,21 @@ impl FixedPages {
     fn clusters(&self) -> u32 {
         self.pages.min(MAX_SLOTS).div_ceil(CLUSTER_SLOTS as u64) as u32
     }
+}
+
+/// Least size for which a growing area has tables, if its limit allows it.
+const MIN_TABLES_BYTES: u64 = 16 << 30;
+/// Bytes of tables for each slot, rounded up.
+const TABLE_BYTES_PER_SLOT: usize = 40;
+
+/// Returns as many clusters as have tables in half of the free address space, at most `clusters`.
+/// `ulimit -v` and strict overcommit bound it, although tables take DRAM only when they are used.
+fn within_address_space(mut clusters: u64) -> u64 {
+    let bytes = |clusters: u64| clusters as usize * CLUSTER_SLOTS * TABLE_BYTES_PER_SLOT;
+    while clusters > 1 && !can_reserve(2 * bytes(clusters)) {
+        clusters /= 2;
+    }
+    clusters
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,8 +146,8 @@ pub(crate) struct Area {
 
 impl Area {
     /// Creates an area in a growing file on `device`. Claims no storage yet, but needs free space
-    /// for a cluster. Fails if there is not enough free space, or no address space is left for the
-    /// tables.
+    /// for a cluster, unless it may start full. Fails if there is not enough free space, or no
+    /// address space is left for the tables.
     pub(crate) fn growing(
         device: Box<dyn Device>,
         mut config: AreaConfig,
@@ -141,14 +159,16 @@ impl Area {
             return Err(AreaError::LimitTooSmall { limit_bytes });
         }
         let reserve_bytes = config.reserve_bytes;
-        if free_bytes.saturating_sub(reserve_bytes) < CLUSTER_BYTES {
+        let spare_bytes = free_bytes.saturating_sub(reserve_bytes);
+        if spare_bytes < CLUSTER_BYTES && !config.may_start_full {
             return Err(AreaError::NoSpaceLeft { free_bytes, reserve_bytes });
         }
         config.chunk_bytes = whole_clusters(config.chunk_bytes).max(CLUSTER_BYTES);
         // Tables reserve address space only, so they allow for file-system space that becomes free
         // later.
-        let most_bytes = limit_bytes.min(free_bytes.saturating_mul(2)).min(MAX_SLOTS * PAGE_BYTES);
-        let clusters = most_bytes / CLUSTER_BYTES;
+        let wanted_bytes = free_bytes.saturating_mul(2).max(MIN_TABLES_BYTES);
+        let most_bytes = limit_bytes.min(wanted_bytes).min(MAX_SLOTS * PAGE_BYTES);
+        let clusters = within_address_space(most_bytes / CLUSTER_BYTES);
         let slots = SlotAllocator::new(clusters as u32, config.cpus)?;
         let area = Self::assemble(device, slots, clusters as usize, config, polling)?;
         let area = Self { is_growing: true, ..area };

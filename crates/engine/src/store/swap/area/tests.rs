@@ -174,6 +174,18 @@ fn area_without_space_is_rejected() {
 }
 
 #[test]
+fn area_that_starts_full_grows_when_space_is_free() {
+    let device = SimDevice::new(8 * MIB, 1);
+    device.take_space(8 * MIB);
+    let config = AreaConfig { may_start_full: true, ..config(4) };
+    let area = Area::growing(Box::new(device.clone()), config, polling()).unwrap();
+    let full = area.alloc_run(0, 1).unwrap_err();
+    assert!(matches!(full, AreaFull::Reserve { size_bytes: 0, .. }), "{full}");
+    device.take_space(0);
+    assert_eq!(area.alloc_run(0, 1).unwrap().len, 1);
+}
+
+#[test]
 fn half_used_area_grows_ahead() {
     let (_, area) = simulated(64, config(6));
     assert_eq!(area.alloc_run(0, 512).unwrap().len, 512);
