@@ -122,6 +122,7 @@ impl Model {
         let stored = fill_up(&self.pool, MAX_OBJECT_BYTES);
         assert_eq!(self.pool.used_bytes(), self.pool.limit_bytes(), "a slab was lost");
         assert_eq!(stored.len(), self.pool.slabs.len() * CLASS[CLASSES - 1].slots);
+        stored.iter().for_each(|(owner, handle)| assert_holds(&self.pool, *handle, *owner));
     }
 }
 

@@ -68,20 +68,6 @@ fn handle_round_trips_through_entry_bits() {
 }
 
 #[test]
-fn objects_of_every_length_round_trip() {
-    let pool = Pool::new(64 * SLAB_BYTES).unwrap();
-    let stored: Vec<_> = (1..=MAX_OBJECT_BYTES)
-        .step_by(7)
-        .chain([MAX_OBJECT_BYTES])
-        .map(|len| (len as u64, pool.store(&content(len as u64, len), len as u64, 0).unwrap()))
-        .collect();
-    for &(owner, handle) in &stored {
-        assert_eq!(handle.compressed_bytes() as u64, owner);
-        assert_holds(&pool, handle, owner);
-    }
-}
-
-#[test]
 fn full_pool_accepts_after_free() {
     let pool = Pool::new(2 * SLAB_BYTES + 1000).unwrap();
     assert_eq!(pool.limit_bytes(), 2 * SLAB_BYTES);

@@ -324,31 +324,5 @@ mod tests {
             prop_assert_eq!(Header::parse(&page, header.pages()), Ok(header.clone()));
             prop_assert!(page[..HEADER_OFFSET].iter().all(|&byte| byte == before));
         }
-
-        #[test]
-        fn arbitrary_header_yields_valid_result(
-            bytes in prop::collection::vec(any::<u8>(), PAGE_SIZE),
-            numbers in prop::array::uniform3(prop_oneof![0..700_u32, any::<u32>()]),
-            is_byte_swapped in any::<bool>(),
-            storage_pages in prop_oneof![0..800_u64, any::<u64>()],
-        ) {
-            let mut page = bytes;
-            let [last_page, count, bad] = numbers;
-            let fields = [
-                (HEADER_OFFSET, VERSION), (LAST_PAGE_AT, last_page),
-                (BAD_COUNT_AT, count), (BAD_PAGES_AT, bad),
-            ];
-            for (at, number) in fields {
-                let number = if is_byte_swapped { number.swap_bytes() } else { number };
-                page[at..at + 4].copy_from_slice(&number.to_ne_bytes());
-            }
-            page[SIGNATURE_AT..].copy_from_slice(SIGNATURE);
-            if let Ok(header) = Header::parse(&page, storage_pages) {
-                prop_assert_eq!(header.is_byte_swapped, is_byte_swapped);
-                prop_assert!(header.pages() <= storage_pages && header.usable_pages() > 0);
-                prop_assert!(header.bad_pages.is_sorted_by(|a, b| a < b));
-                prop_assert!(header.bad_pages.iter().all(|bad| (1..=last_page).contains(bad)));
-            }
-        }
     }
 }

@@ -404,41 +404,6 @@ mod tests {
     }
 
     #[test]
-    fn an_area_has_one_user_at_a_time() {
-        let swap_file = area(2 * MIB, Some(512));
-        let activated = activate(&swap_file.path).unwrap();
-        let error = refused(&swap_file.path);
-        assert!(matches!(error, ActivateError::Claim(ClaimError::Locked { .. })), "{error}");
-        drop(activated);
-        activate(&swap_file.path).unwrap();
-    }
-
-    #[test]
-    fn storage_beyond_header_is_unused() {
-        let swap_file = area(2 * MIB + 10_000, Some(512));
-        fs::set_permissions(&swap_file.path, fs::Permissions::from_mode(0o644)).unwrap();
-        let activated = activate(&swap_file.path).unwrap();
-        assert_eq!(activated.header.pages(), 512);
-        assert!(activated.warnings.contains(&Warning::PartlyUnused { bytes: 8192 }));
-        let path = swap_file.path.clone();
-        assert!(activated.warnings.contains(&Warning::Insecure { path, mode: 0o644 }));
-    }
-
-    #[test]
-    fn unsuitable_storage_is_rejected() {
-        let error = refused(&area(2 * MIB - 4096, Some(511)).path);
-        assert!(matches!(error, ActivateError::TooSmall { .. }), "{error}");
-        let error = refused(&area(4 * MIB, Some(511)).path);
-        assert!(matches!(error, ActivateError::AreaTooSmall { .. }), "{error}");
-        let error = refused(&area(2 * MIB, Some(513)).path);
-        let cause = HeaderError::TooShort { storage_pages: 512, header_pages: 513 };
-        assert!(matches!(error, ActivateError::Header { cause: c, .. } if c == cause), "{error}");
-        let error = refused(&area(2 * MIB, None).path);
-        let cause = HeaderError::NoSignature;
-        assert!(matches!(error, ActivateError::Header { cause: c, .. } if c == cause), "{error}");
-    }
-
-    #[test]
     fn hole_is_rejected_only_within_pages() {
         let swap_file = area(2 * MIB, Some(768));
         let file = fs::OpenOptions::new().write(true).open(&swap_file.path).unwrap();

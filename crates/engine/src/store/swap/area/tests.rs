@@ -1,11 +1,10 @@
 use super::*;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::sim_device::{Fault, SimDevice};
-use crate::store::io::{FileDevice, IoErrorKind, Operation};
+use crate::store::io::{IoErrorKind, Operation};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::file::{SwapFile, errno};
+use softswap_sys::file::errno;
 use softswap_sys::memory::reserve_bytes;
-use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
@@ -225,17 +224,6 @@ fn slot_outside_area_is_a_bug() {
 }
 
 #[test]
-fn retired_slots_are_not_handed_out_again() {
-    let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
-    let (_, area) = simulated(64, limits);
-    let run = area.alloc_run(0, 100).unwrap();
-    area.retire(run.first, run.len);
-    let (rest, _) = fill_up(&area);
-    assert_eq!(slots_of(&rest), 512 - 1 - 100);
-    assert_eq!((area.retired_slots(), area.used_slots()), (100, 411));
-}
-
-#[test]
 fn generations_count_allocations() {
     let (_, area) = simulated(64, config(4));
     let run = area.alloc_run(0, 2).unwrap();
@@ -304,18 +292,6 @@ fn exhausted_slot_keeps_content_in_frozen_area() {
 }
 
 #[test]
-fn frozen_area_keeps_freed_slots() {
-    let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
-    let (_, area) = simulated(64, limits);
-    let (runs, _) = fill_up(&area);
-    area.freeze();
-    area.free(runs[0].first, 3);
-    assert!(area.alloc_run(0, 1).is_err());
-    area.thaw();
-    assert_eq!(area.alloc_run(0, 9).unwrap().len, 3);
-}
-
-#[test]
 fn tables_use_dram_only_for_used_slots() {
     let device = Box::new(SimDevice::new(MIB << 10, 1));
     let area = Area::growing(device, AreaConfig::default(), polling()).unwrap();
@@ -351,42 +327,6 @@ fn content_is_intact_while_area_grows() {
         }
     });
     assert_eq!(area.used_slots(), 0);
-}
-
-fn file_area(directory: &Path, avoid_io_uring: bool) {
-    let device = FileDevice::new(SwapFile::open(directory).unwrap(), avoid_io_uring);
-    let limits = AreaConfig { limit_bytes: Some(8 * MIB), ..config(4) };
-    let area = Area::growing(Box::new(device), limits, polling()).unwrap();
-    assert!(!(avoid_io_uring && area.properties().io_uring));
-    let mut lane = area.open_lane();
-    let (runs, full) = fill_up(&area);
-    assert_eq!(full, AreaFull::Limit { limit_bytes: 8 * MIB });
-    for &run in &runs {
-        area.write_each(&mut lane, each_of(run), stamped(run)).unwrap();
-    }
-    for run in runs {
-        for first in (run.first..run.first + run.len as u64).step_by(17) {
-            assert!(holds(&area, &mut lane, Run { first, len: 1 }), "slot {first}");
-        }
-    }
-}
-
-#[test]
-fn area_on_file_round_trips_with_and_without_io_uring() {
-    let directory = tempfile::tempdir().unwrap();
-    file_area(directory.path(), false);
-    file_area(directory.path(), true);
-}
-
-#[test]
-fn area_on_tmpfs_works() {
-    let shared_memory = Path::new("/dev/shm");
-    if SwapFile::open(shared_memory).is_ok() {
-        file_area(shared_memory, false);
-        file_area(shared_memory, true);
-    } else {
-        eprintln!("skipped: no writable {}", shared_memory.display());
-    }
 }
 
 fn discarding(capacity_mib: u64, discard: Discard) -> (SimDevice, Area) {

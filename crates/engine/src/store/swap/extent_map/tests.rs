@@ -1,7 +1,6 @@
 //! Tests of the map, alone and against an oracle.
 
 use super::*;
-use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,61 +35,6 @@ fn invalid_extents_are_rejected_unchanged() {
     assert_eq!(map.append(10, 1, 0), Err(AppendError::TooMany { limit: 1 }));
     assert_eq!((map.pages(), map.count()), (10, 1));
     map.append(10, 1, 60).unwrap();
-}
-
-fn check(map: &ExtentMap, model: &[u64]) {
-    assert_eq!(map.pages(), model.len() as u64);
-    for (page, &block) in model.iter().enumerate() {
-        let mapping = map.lookup(page as u64).unwrap();
-        let run = model[page..]
-            .iter()
-            .enumerate()
-            .take_while(|&(distance, &there)| there == block + distance as u64)
-            .count();
-        assert_eq!(mapping, Mapping { block, pages_left: run as u64 }, "page {page}");
-    }
-    let breaks = model.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
-    assert_eq!(map.count(), if model.is_empty() { 0 } else { breaks + 1 });
-}
-
-#[derive(Debug, Clone)]
-enum Change {
-    Append { nr_pages: u64, skip: u64 },
-    RemoveTail { keep_percent: u64 },
-}
-
-fn change() -> impl Strategy<Value = Change> {
-    prop_oneof![
-        // Lengths of several magnitudes make a proportional guess wrong.
-        8 => (prop_oneof![1..4_u64, 1..200_u64], 0..3_u64)
-            .prop_map(|(nr_pages, skip)| Change::Append { nr_pages, skip }),
-        1 => (0..=100_u64).prop_map(|keep_percent| Change::RemoveTail { keep_percent }),
-    ]
-}
-
-proptest! {
-    #[test]
-    fn extent_map_matches_block_list(
-        changes in prop::collection::vec(change(), 1..40),
-        first_block in 0..1000_u64,
-    ) {
-        let map = ExtentMap::new(64).unwrap();
-        let mut model: Vec<u64> = Vec::new();
-        for change in changes {
-            match change {
-                Change::Append { nr_pages, skip } => {
-                    let block = model.last().map_or(first_block, |last| last + 1) + skip;
-                    map.append(model.len() as u64, nr_pages, block).unwrap();
-                    model.extend(block..block + nr_pages);
-                }
-                Change::RemoveTail { keep_percent } => {
-                    model.truncate(model.len() * keep_percent as usize / 100);
-                    map.remove_tail(model.len() as u64);
-                }
-            }
-        }
-        check(&map, &model);
-    }
 }
 
 #[test]
