@@ -33,17 +33,3 @@ fn c_path(path: &Path) -> io::Result<CString> {
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invalid_swap_area_is_rejected() {
-        let missing = Path::new("/no/such/area");
-        assert!(swap_on(missing, 1).is_err());
-        assert!(swap_off(missing).is_err());
-        let split = Path::new(std::ffi::OsStr::from_bytes(b"/a\0b"));
-        assert_eq!(swap_on(split, 1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    }
-}

@@ -156,14 +156,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn selector_returns_its_setting() {
-        let selector = Selector::new(Choice::LZ4);
-        assert_eq!(selector.get(), Choice::LZ4);
-        for choice in every_choice() {
-            selector.set(choice);
-            assert_eq!(selector.get(), choice);
-        }
-    }
 }

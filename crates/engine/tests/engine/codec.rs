@@ -48,11 +48,12 @@ fn zstd_compresses_text_smaller_than_lz4() {
 
 #[test]
 fn incompressible_pages_are_counted_and_written() {
-    for codec in [Choice::LZ4, zstd(1)] {
+    for codec in [Choice::Auto, Choice::LZ4, zstd(1)] {
         let world = World::new(&Setup { codec, ..Setup::default() });
         let (memory, contents) = world.mapped(crate::common::random(100));
         world.assert_survives(memory, &contents);
         assert!(world.count(Counter::PagesIncompressible) >= 100);
+        assert!(world.count(Counter::PagesWritten) >= 100);
         assert_eq!(world.count(Counter::PagesPooled), 0);
     }
 }

@@ -25,17 +25,6 @@ fn pages_of_every_kind_round_trip() {
 }
 
 #[test]
-fn changed_page_round_trips() {
-    for world in worlds() {
-        let (old, mut new) = (every_kind(60), every_kind(60));
-        new.reverse();
-        let memory = world.map_evicted(&old);
-        write_all(memory, &new);
-        world.assert_survives(memory, &new);
-    }
-}
-
-#[test]
 fn uncodable_fill_word_survives_without_compression() {
     for codec in [Choice::LZ4, Choice::NONE] {
         let world = World::new(&Setup { codec, ..Setup::default() });
@@ -45,14 +34,6 @@ fn uncodable_fill_word_survives_without_compression() {
         assert!(world.count(Counter::PagesSameFilled) >= 40);
         assert_eq!(world.count(Counter::PagesWritten) == 0, codec != Choice::NONE);
     }
-}
-
-#[test]
-fn without_compression_the_pool_stays_empty() {
-    let world = World::new(&Setup { codec: Choice::NONE, ..Setup::default() });
-    let (memory, contents) = world.mapped(every_kind(120));
-    world.assert_survives(memory, &contents);
-    assert_eq!(world.count(Counter::PagesPooled), 0);
 }
 
 #[test]

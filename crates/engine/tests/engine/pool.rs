@@ -117,15 +117,6 @@ fn faulting_threads_reclaim_while_disk_is_unused() {
 }
 
 #[test]
-fn incompressible_pages_bypass_pool() {
-    let world = World::new(&Setup::default());
-    let (memory, contents) = world.mapped((0..PAGES).map(Content::Random).collect());
-    world.assert_survives(memory, &contents);
-    assert_eq!(world.count(Counter::PagesPooled), 0);
-    assert!(world.count(Counter::PagesWritten) >= PAGES);
-}
-
-#[test]
 fn shared_slots_are_read_in_any_order() {
     let (world, memory, contents) = world_with_compressed(&Setup::default());
     let written_back = world.count(Counter::PagesWrittenBack);
