@@ -6,8 +6,8 @@ mod support;
 #[path = "../../../remote/tests/remote/clusters/test_cluster.rs"]
 #[allow(dead_code, reason = "the store's own tests use the rest")]
 mod test_cluster;
-#[path = "../../../remote/tests/remote/clusters/corruptions.rs"]
-mod corruptions;
+#[path = "../../../remote/tests/remote/clusters/proxies.rs"]
+mod proxies;
 
 mod abi;
 mod areas;

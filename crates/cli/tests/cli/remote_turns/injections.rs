@@ -1,8 +1,8 @@
 //! Faults of the cluster or the helper while the program runs.
 
 use super::program::Program;
-use super::proxies::Behaviour;
 use super::setup::{Mode, Setup};
+use crate::proxies::{Behaviour, Proxy};
 use crate::support::processes::kill;
 use crate::test_cluster::PASSWORD;
 use rustix::process::Signal;
@@ -199,8 +199,7 @@ fn pause(setup: &mut Setup, least: u64, most: u64) {
 /// Waits until a proxy has delayed, dropped or altered data, but at most 2 s: the program may send
 /// no requests.
 fn wait_for_fault(setup: &Setup) {
-    let altered_chunks =
-        || setup.proxies.iter().map(super::proxies::Proxy::altered_chunks).sum::<u64>();
+    let altered_chunks = || setup.proxies.iter().map(Proxy::altered_chunks).sum::<u64>();
     let before = altered_chunks();
     for _ in 0..200 {
         if altered_chunks() > before {

@@ -8,7 +8,6 @@
 //! the kind. `make test-long` injects 500.
 
 mod program;
-mod proxies;
 mod setup;
 mod injections;
 

@@ -1,7 +1,7 @@
 //! The cluster under fault injection, and checks of the copies that it stores.
 
 use super::program::Program;
-use super::proxies::{Behaviour, Proxy};
+use crate::proxies::{Behaviour, Proxy};
 use crate::support::mix64;
 use crate::test_cluster::{Node, TestCluster, eventually};
 use softswap_testkit::random::Random;

@@ -2,6 +2,7 @@
 //! page exists, the program continues; otherwise an error names the lost page within the deadline.
 
 use super::job::{Job, block_on, new_run, same_run};
+use super::proxies::{Behaviour, Proxy};
 use super::test_cluster::{Node, PASSWORD, TestCluster, eventually, test_cluster};
 use rustix::process::Signal;
 use softswap_remote::store::{PageStore, StoreError};
@@ -403,24 +404,23 @@ fn corrupting_proxy_never_causes_wrong_data() {
     let Some(test_cluster) = test_cluster() else { return };
     block_on(async {
         let node = &test_cluster.nodes[test_cluster.primaries()[0]];
-        let corruptions = super::corrupting_proxy::CorruptingProxy::start(node.port).await;
-        let uses_proxy = |node: &Node| {
-            node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", corruptions.port))
-        };
-        node.announce(Some(corruptions.port));
+        let proxy = Proxy::to(node.port, 99);
+        let uses_proxy =
+            |node: &Node| node.text(&["CLUSTER", "NODES"]).contains(&format!(":{}@", proxy.port));
+        node.announce(Some(proxy.port));
         eventually("all servers use the proxy", || test_cluster.nodes.iter().all(uses_proxy));
         let mut job = Job::new(&test_cluster.plain_url(LONG_DEADLINE), new_run()).await.unwrap();
         job.write(0, PAGES).await.unwrap();
-        corruptions.begin();
+        proxy.set_behaviour(Behaviour::Lying);
         // A server with wrong answers is read less often, so the number of rounds is unknown.
         for round in 0.. {
             job.read_all().await.unwrap();
-            if round >= 10 && corruptions.corruption_count() > 10 {
+            if round >= 10 && proxy.altered_chunks() > 10 {
                 break;
             }
-            assert!(round < 2000, "only {} corrupted answers", corruptions.corruption_count());
+            assert!(round < 2000, "only {} corrupted answers", proxy.altered_chunks());
         }
-        corruptions.end();
+        proxy.set_behaviour(Behaviour::Fair);
         job.work(&mut Random(6), PAGES, 100).await;
         job.read_all().await.unwrap();
         node.announce(None);

@@ -2,7 +2,7 @@
 
 mod test_cluster;
 mod job;
-mod corruptions;
-mod corrupting_proxy;
+#[allow(dead_code, reason = "the tests of whole programs use the rest")]
+mod proxies;
 mod failures;
 mod commands;

@@ -1,9 +1,7 @@
 //! Proxies in front of the servers. They forward everything, or add latency, stall, or alter
 //! answers when a test requests it.
 
-use crate::corruptions::corrupt_answer;
-use crate::support::mix64;
-use softswap_testkit::random::Random;
+use softswap_testkit::random::{Random, mix64};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -120,12 +118,24 @@ fn apply_behaviour(
             1..8 => std::thread::sleep(Duration::from_millis(200 << random.below(4))),
             _ => return true,
         }
-    } else if answers {
-        if random.below(2) == 0 {
-            return true;
-        }
-        corrupt_answer(bytes, &mut |limit| random.below(limit));
+    } else if answers && random.below(2) == 0 {
+        corrupt_answer(bytes, random);
+    } else {
+        return true;
     }
     state.altered_chunks.fetch_add(1, Relaxed);
     true
+}
+
+fn corrupt_answer(answer: &mut Vec<u8>, random: &mut Random) {
+    let at = random.below(answer.len() as u64) as usize;
+    match random.below(8) {
+        // An answer that claims a length of 512 MiB.
+        0 => *answer = b"$536870912\r\n".to_vec(),
+        // Additional answers, which no command expects.
+        1 => answer.extend_from_slice(b":1\r\n$3\r\nabc\r\n"),
+        2 => answer.truncate(at),
+        3 => answer.rotate_left(at),
+        _ => answer[at] ^= 1 << random.below(8),
+    }
 }
