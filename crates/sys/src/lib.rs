@@ -37,11 +37,11 @@ pub mod probe;
 #[path = "../../testkit/src/waiting.rs"]
 pub mod waiting;
 
-pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use base::{
-    descriptor, engine_stack, futex, locked, memory, own_descriptors, primitive, raw, signal_frame,
-    signals, waiting_call,
+    bitmap, descriptor, engine_stack, futex, locked, memory, own_descriptors, primitive, raw,
+    signal_frame, signals, waiting_call,
 };
+pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, nested_pointer_table, pointer_lookup, seccomp};
 pub(crate) use filters::{pointee, pointer_table};

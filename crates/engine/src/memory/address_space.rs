@@ -10,6 +10,7 @@
 use crate::base::page::PageNo;
 use rangemap::{RangeMap, RangeSet};
 use softswap_sys::aslr;
+use softswap_sys::bitmap::words_of;
 use softswap_sys::memory::{reserve_u32, reserve_u64};
 use softswap_sys::window::{Protection, READ_WRITE};
 use std::io;
@@ -140,7 +141,7 @@ impl AddressSpace {
                 return None;
             }
             let is_whole = self.is_whole(page);
-            let (word, bits) = words_of(&(page..end)).next()?;
+            let (word, bits) = words_of(page as usize..end as usize).next()?;
             let mapped = if is_whole { u64::MAX } else { self.mapped[word].load(Ordering::SeqCst) };
             page = if is_whole {
                 (page / GROUP_PAGES + 1) * GROUP_PAGES
@@ -285,7 +286,7 @@ impl AddressSpace {
         match (on, was_whole) {
             (true, true) => 0,
             (true, false) => {
-                let words = words_of(&(first..first + GROUP_PAGES));
+                let words = words_of(first as usize..(first + GROUP_PAGES) as usize);
                 let mapped = words.map(|(index, _)| self.mapped[index].load(Ordering::SeqCst));
                 let before: usize = mapped.map(|word| word.count_ones() as usize).sum();
                 group.fetch_or(WHOLE, Ordering::SeqCst);
@@ -311,7 +312,7 @@ impl AddressSpace {
     /// Sets or clears bits and returns the number that changed. Unchanged words are not written.
     fn set_bits(&self, range: &Range<PageNo>, on: bool) -> usize {
         let mut changed = 0;
-        for (index, bits) in words_of(range) {
+        for (index, bits) in words_of(range.start as usize..range.end as usize) {
             let word = &self.mapped[index];
             let before = word.load(Ordering::SeqCst);
             changed += match on {
@@ -575,21 +576,6 @@ impl Layout {
 fn fit(gap: &Range<PageNo>, count: u64, align: u64) -> Option<Range<PageNo>> {
     let start = gap.start.next_multiple_of(align);
     (start.checked_add(count)? <= gap.end).then(|| start..start + count)
-}
-
-/// Iterates over the bitmap words of a range: index and the range's bits.
-fn words_of(range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64)> + use<> {
-    let (mut page, end) = (range.start, range.end);
-    std::iter::from_fn(move || {
-        if page >= end {
-            return None;
-        }
-        let stop = end.min((page / 64 + 1) * 64);
-        let bits = u64::MAX >> (64 - (stop - page)) << (page % 64);
-        let word = page as usize / 64;
-        page = stop;
-        Some((word, bits))
-    })
 }
 
 fn clip(range: &Range<PageNo>, to: &Range<PageNo>) -> Range<PageNo> {

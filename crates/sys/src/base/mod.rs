@@ -1,6 +1,7 @@
 //! Foundations of the crate: system calls, waits, signals, descriptors.
 
 pub(crate) mod any_bits;
+pub mod bitmap;
 pub(crate) mod page;
 pub(crate) mod program_filter;
 pub mod raw;

@@ -5,6 +5,7 @@
 //! its content stays. Each word changes atomically, which costs a few microseconds for each GiB. A
 //! forked child inherits a copy.
 
+use crate::bitmap::words_of;
 use crate::memory::{PAGE_SIZE, reserve_u64};
 use std::io;
 use std::ops::Range;
@@ -32,20 +33,20 @@ impl Committed {
 
     pub fn missing_bytes(&self, range: &Range<usize>) -> usize {
         let pages = self.pages_of(range);
-        let missing = words_of(&pages).map(|(index, bits)| !self.words[index].load(Relaxed) & bits);
+        let missing = words_of(pages).map(|(index, bits)| !self.words[index].load(Relaxed) & bits);
         missing.map(|bits| bits.count_ones() as usize).sum::<usize>() * PAGE_SIZE
     }
 
     /// Marks a range of addresses, clipped to the window, as committed.
     pub fn add(&self, range: &Range<usize>) {
-        for (index, bits) in words_of(&self.pages_of(range)) {
+        for (index, bits) in words_of(self.pages_of(range)) {
             let before = self.words[index].fetch_or(bits, Relaxed);
             self.pages.fetch_add((bits & !before).count_ones() as usize, Relaxed);
         }
     }
 
     pub fn remove(&self, range: &Range<usize>) {
-        for (index, bits) in words_of(&self.pages_of(range)) {
+        for (index, bits) in words_of(self.pages_of(range)) {
             // Words without committed pages are not written, so that their memory is not populated.
             if self.words[index].load(Relaxed) & bits != 0 {
                 let before = self.words[index].fetch_and(!bits, Relaxed);
@@ -59,21 +60,6 @@ impl Committed {
         let clip = |address: usize| address.clamp(self.base, end) - self.base;
         clip(range.start) / PAGE_SIZE..clip(range.end).div_ceil(PAGE_SIZE)
     }
-}
-
-/// Returns the words that a range of pages covers, each with the covered bits.
-fn words_of(pages: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
-    let (mut page, end) = (pages.start, pages.end);
-    std::iter::from_fn(move || {
-        if page >= end {
-            return None;
-        }
-        let stop = end.min((page / BITS + 1) * BITS);
-        let bits = u64::MAX >> (BITS - (stop - page)) << (page % BITS);
-        let word = page / BITS;
-        page = stop;
-        Some((word, bits))
-    })
 }
 
 #[cfg(test)]

@@ -48,17 +48,6 @@ fn next(used: &Bits, from: usize, in_use: bool) -> Option<usize> {
     None
 }
 
-/// Iterates over the words of a run of slots, each with the run's bits.
-pub(crate) fn masks(run: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    let first = run.start / 64;
-    let last = run.end.div_ceil(64);
-    (first..last).map(move |word| {
-        let from = run.start.max(word * 64) - word * 64;
-        let len = run.end.min(word * 64 + 64) - word * 64 - from;
-        (word, (u64::MAX >> (64 - len)) << from)
-    })
-}
-
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
@@ -97,19 +86,6 @@ mod tests {
                 start..start + length
             });
             prop_assert_eq!(find_run(&bits_of(&used), want), expected);
-        }
-
-        #[test]
-        fn masks_cover_exactly_the_run(start in 0..CLUSTER_SLOTS, length in 1..=CLUSTER_SLOTS) {
-            let end = (start + length).min(CLUSTER_SLOTS);
-            let mut bits = [0; WORDS];
-            for (word, mask) in masks(start..end) {
-                prop_assert_ne!(mask, 0);
-                bits[word] |= mask;
-            }
-            let used: Vec<bool> =
-                (0..CLUSTER_SLOTS).map(|slot| (start..end).contains(&slot)).collect();
-            prop_assert_eq!(bits, bits_of(&used));
         }
     }
 }

@@ -35,12 +35,13 @@ mod service;
 mod frozen;
 mod sparse;
 
-use super::cluster::{Bits, CLUSTER_SLOTS, PAGE_BYTES, WORDS, find_run, masks};
+use super::cluster::{Bits, CLUSTER_SLOTS, PAGE_BYTES, WORDS, find_run};
 use cluster_bits::{ClusterBits, Touched};
 use crossbeam_utils::CachePadded;
 use free_lists::{
     ABSENT, CURRENT, FREE, FULL, FreeListSet, Lists, MOSTLY_FREE, MOSTLY_USED, WAITING, lock,
 };
+use softswap_sys::bitmap::words_of;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use softswap_sys::primitive::{
     AtomicBool, AtomicU32, AtomicU64, Mutex, current_cpu, in_one_order, reserve_u64,
@@ -198,7 +199,7 @@ impl SlotAllocator {
         let run = find_run(&seen, want).filter(|run| run.len() >= least)?;
         lists.changes += 1;
         self.stripe().fetch_add(run.len() as u64, Relaxed);
-        for (word, mask) in masks(run.clone()) {
+        for (word, mask) in words_of(run.clone()) {
             let before = self.bits[base + word].fetch_or(mask, AcqRel);
             debug_assert_eq!(before & mask, 0, "only the holder sets bits");
         }
@@ -227,7 +228,7 @@ impl SlotAllocator {
     ) -> Result<(), NotInUse> {
         let mut in_use = 0;
         for (cluster, run) in self.by_cluster(first, len) {
-            for (word, mask) in masks(run) {
+            for (word, mask) in words_of(run) {
                 let word = cluster as usize * WORDS + word;
                 in_use += act(word, mask & !self.retired.bits(word));
             }

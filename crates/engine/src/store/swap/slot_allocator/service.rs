@@ -3,7 +3,8 @@
 
 use super::free_lists::{ABSENT, CURRENT, FREE, WAITING, lock};
 use super::{NotInUse, SlotAllocator, by_cluster};
-use crate::store::swap::cluster::{CLUSTER_SLOTS, WORDS, masks};
+use crate::store::swap::cluster::{CLUSTER_SLOTS, WORDS};
+use softswap_sys::bitmap::words_of;
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
@@ -13,7 +14,7 @@ impl SlotAllocator {
         let mut withheld = 0;
         let end = (first + len as u64).min(u64::from(self.capacity) * CLUSTER_SLOTS as u64);
         for (cluster, run) in by_cluster(first, end) {
-            for (word, mask) in masks(run) {
+            for (word, mask) in words_of(run) {
                 let at = cluster as usize * WORDS + word;
                 withheld += self.retired.insert(at, mask);
                 self.bits[at].fetch_or(mask, SeqCst);
