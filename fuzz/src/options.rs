@@ -2,6 +2,7 @@
 
 use crate::text;
 use softswap_cli::parsers;
+use softswap_cli::units::{self, Amount};
 use softswap_engine::api::settings::{Config, PoolLimit};
 use softswap_engine::codec::Choice;
 use softswap_engine::store::io::poll::mode::Mode;
@@ -21,12 +22,12 @@ fn round_trips<T: FromStr + Display + PartialEq + Debug>(text: &str) {
 /// Parses each line as every kind of value.
 pub(crate) fn sizes(input: &[u8]) {
     for line in text(input).lines() {
-        if let Some(bytes) = parsers::size(line) {
+        if let Ok(bytes) = units::parse_size(line) {
             assert!(bytes <= 1 << 56);
-            assert!(parsers::size(&parsers::shown_size(bytes)).is_some());
-            assert_eq!(parsers::amount(line), Some(Ok(bytes)));
+            assert!(units::parse_size(&units::bytes(bytes)).is_ok());
+            assert_eq!(units::parse_amount(line), Ok(Amount::Bytes(bytes)));
         }
-        if let Some(Err(percent)) = parsers::amount(line) {
+        if let Ok(Amount::Percent(percent)) = units::parse_amount(line) {
             assert!(percent > 0.0 && percent <= 100.0);
         }
         if let Some(limit) = parsers::pool(line) {

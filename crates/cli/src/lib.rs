@@ -20,7 +20,6 @@ pub mod refusal;
 #[doc(hidden)]
 pub use softswap_view::units;
 #[doc(hidden)]
-#[doc(hidden)]
 pub mod output_file;
 #[doc(hidden)]
 pub mod swapdir;

@@ -4,27 +4,9 @@ use crate::control_client;
 use crate::run::{areas, program, resolve};
 use softswap_engine::api::settings::{AreaSpec, PoolLimit};
 use softswap_sys::memory_limits;
-use softswap_view::units::{self, Amount};
 use std::path::PathBuf;
 
 pub const CHILDREN: [&str; 2] = resolve::CHILDREN;
-
-/// Parses a size into bytes.
-pub fn size(text: &str) -> Option<u64> {
-    units::parse_size(text).ok()
-}
-
-/// Parses a size in bytes, or a share in percent.
-pub fn amount(text: &str) -> Option<Result<u64, f64>> {
-    match units::parse_amount(text).ok()? {
-        Amount::Bytes(bytes) => Some(Ok(bytes)),
-        Amount::Percent(percent) => Some(Err(percent)),
-    }
-}
-
-pub fn shown_size(bytes: u64) -> String {
-    units::bytes(bytes)
-}
 
 pub fn pool(text: &str) -> Option<PoolLimit> {
     resolve::parse_pool(text).ok()

@@ -44,7 +44,10 @@ fn invalid_values_are_rejected_before_measuring() {
     let table: &[(&[&str], &[&str])] = &[
         (&["--pages", "0"], &["'0'", "--pages", "64..=16384"]),
         (&["--pages", "many"], &["'many'", "--pages"]),
-        (&["--json", "/no/such/dir/x"], &["--json /no/such/dir/x", "standard output"]),
+        (
+            &["--json", "/no/such/dir/x"],
+            &["--json /no/such/dir/x", "cannot be written", "standard output"],
+        ),
     ];
     for (options, parts) in table {
         let mut command = softswap();
@@ -185,10 +188,8 @@ fn unsuitable_files_are_rejected_unchanged() {
         (&[&data, "--size", "100K"], &["too small"]),
         (&["--size", "100K", "--swap", here], &["--size", "too small"]),
         (&["--size", "banana"], &["banana", "not a size"]),
-        (&["--swap", "/no/such/dir"], &["/no/such/dir", "mkdir -p"]),
         (&[&data, "--seconds", "0"], &["--seconds", "0.001"]),
         (&[&data, "--rounds", "0"], &["--rounds", "1..="]),
-        (&[&data, "--json", "/no/such/dir/x"], &["--json", "cannot be written"]),
     ];
     for (options, parts) in table {
         assert_refused(softswap().args(["bench", "io"]).args(*options), parts);
@@ -268,12 +269,10 @@ fn invalid_swap_in_benchmark_is_rejected() {
         (&["--region", "8M"], &["--region", "nothing would be swapped"]),
         (&["--threads", "0"], &["--threads", "1..="]),
         (&["--threads", "1,many"], &["--threads", "many"]),
-        (&["--json", "/no/such/dir/x"], &["--json", "cannot be written"]),
     ];
     for (options, parts) in table {
         assert_refused(&mut swap_in(swap.path(), options), parts);
     }
-    assert_refused(&mut swap_in(Path::new("/no/such/dir"), &[]), &["/no/such/dir", "mkdir -p"]);
     let small = &["bench", "swap-in", "--memory", "1M"];
     assert_refused(softswap().args(small), &["--memory", "too little", "8.0 MiB"]);
     assert_empty(swap.path());

@@ -222,18 +222,15 @@ fn invalid_swap_benchmark_is_rejected() {
         (&["--program-size", "16M"], &["--program-size", "too small", "64M or more"]),
         (&["--program-size", "9T"], &["--program-size", "available", "give less"]),
         (&["--seconds", "0"], &["--seconds", "0.001"]),
-        (&["--rounds", "0"], &["--rounds", "1..="]),
         (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),
         (&["--patterns", "x"], &["--patterns", "random_read"]),
         (&["--programs", "x"], &["--programs", "gnu_sort"]),
-        (&["--json", "/no/such/dir/x"], &["--json /no/such/dir/x", "cannot be written"]),
     ];
     for (options, parts) in table {
         let mut command = softswap();
         command.args(["bench", "swap", "--quick", "--swap"]).arg(dir.path()).args(*options);
         assert_refused(&mut command, parts);
     }
-    assert_refused(&mut swap(Path::new("/no/such/dir"), &[]), &["/no/such/dir", "mkdir -p"]);
     assert_empty(dir.path());
 }
 
