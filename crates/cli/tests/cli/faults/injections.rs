@@ -3,7 +3,7 @@
 
 use super::places::{Disk, tool};
 use super::victim::{End, May, Setting, Victim};
-use crate::common::is_root;
+use crate::common::{Loop, is_root};
 use crate::support::cgroup::ControlGroup;
 use crate::support::control_client::wait_until;
 use crate::support::disk_dir;
@@ -304,9 +304,9 @@ fn mapped(random: &mut Random, table: fn(&mut Random, &str) -> String) -> Outcom
     let target = Mapper::over(&disk)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(target.path()) });
     let times = inject_repeatedly(&mut victim, random, |victim, random| {
-        target.load(&table(random, &target.device))?;
+        target.load(&table(random, &target.device.0))?;
         victim.watch(random.milliseconds(10, 400));
-        target.load(&format!("linear {} 0", target.device))
+        target.load(&format!("linear {} 0", target.device.0))
     })?;
     finish(victim, times, May::StopWithMessage)
 }
@@ -325,7 +325,7 @@ fn device_error(random: &mut Random) -> Outcome {
 /// Mapped device over a disk's device, with its own file system. Unmounted and removed on drop.
 struct Mapper {
     name: String,
-    device: String,
+    device: Loop,
     sectors: String,
     point: tempfile::TempDir,
 }
@@ -336,11 +336,11 @@ impl Mapper {
         let image = disk.keeps().join("mapped");
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(160 << 20).map_err(|error| error.to_string())?;
-        let device = tool("losetup", &["--find", "--show", &image.display().to_string()])?;
+        let device = Loop::over(&image).ok_or("no loop device is available")?;
         let name = format!("softswap-test-{}", std::process::id());
         let mapper =
             Mapper { name, device, sectors: (160u64 << 11).to_string(), point: disk_dir() };
-        let table = format!("0 {} linear {} 0", mapper.sectors, mapper.device);
+        let table = format!("0 {} linear {} 0", mapper.sectors, mapper.device.0);
         tool("dmsetup", &["create", &mapper.name, "--table", &table])?;
         let path = format!("/dev/mapper/{}", mapper.name);
         tool("mkfs.ext4", &["-q", "-F", "-m", "0", &path])?;
@@ -365,7 +365,6 @@ impl Drop for Mapper {
     fn drop(&mut self) {
         let _ = tool("umount", &["--lazy", &self.point.path().display().to_string()]);
         let _ = tool("dmsetup", &["remove", "--force", "--retry", &self.name]);
-        let _ = tool("losetup", &["--detach", &self.device]);
     }
 }
 
