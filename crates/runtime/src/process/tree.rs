@@ -180,7 +180,10 @@ pub(crate) fn join(config: &Config) -> Option<u64> {
     let first = chunks_for(part.max(least));
     let wanted = if ledger.free_chunks() > ledger.limit() / 2 { first } else { SMALL_CHUNKS };
     let granted = had + member.take(wanted.saturating_sub(had));
-    set_member(&member, granted);
+    // In a parked tree the budget thread evicts as soon as it runs. Until then `softswap run` must
+    // not stop the process. Under the program's own filter there is no such thread.
+    let will_evict = ledger.is_parked(now_ms()) && !exemption::is_in_force();
+    set_member(&member, granted, if will_evict { Eviction::Running } else { Eviction::None });
     Some(limit_of(granted) as u64)
 }
 
@@ -190,7 +193,7 @@ fn minimum_for(config: &Config) -> usize {
     (MIN_MEMORY_BYTES as usize + areas_bytes).min(config.memory_bytes as usize)
 }
 
-pub(super) fn set_member(member: &Member, granted: usize) {
+pub(super) fn set_member(member: &Member, granted: usize, eviction: Eviction) {
     GRANTED.store(granted, Relaxed);
     NONE_SINCE.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
@@ -202,7 +205,7 @@ pub(super) fn set_member(member: &Member, granted: usize) {
     member.publish_claim(now_ms(), Claim::default());
     member.publish_counts(&Counts::default());
     member.publish_sizes(&Sizes::default());
-    member.publish_eviction(Eviction::None);
+    member.publish_eviction(eviction);
     // The program's filter may forbid the call. An engine's thread has a different name; the name
     // of the process was published before.
     if !exemption::is_in_force() && !own_threads::is_this() {
@@ -212,7 +215,7 @@ pub(super) fn set_member(member: &Member, granted: usize) {
 
 pub(super) fn join_asleep() -> Option<Member> {
     let member = LEDGER.get()?.join(ProcessIdentity::current()?)?;
-    set_member(&member, member.held());
+    set_member(&member, member.held(), Eviction::None);
     Some(member)
 }
 
@@ -306,7 +309,7 @@ pub(super) fn become_child(engine: &Engine) {
     let Some(member) = LEDGER.get().and_then(|ledger| ledger.join(me)) else { return };
     set_minimum(engine, limit_of(GRANTED.load(Relaxed)));
     let granted = member.take(chunks_for(MIN_BYTES.load(Relaxed)));
-    set_member(&member, granted);
+    set_member(&member, granted, Eviction::None);
     engine.begin_share(limit_of(granted));
 }
 

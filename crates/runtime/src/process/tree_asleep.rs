@@ -76,7 +76,7 @@ pub(crate) fn begin(
         // Requests to the previous program are void, too.
         member.release_target().into_iter().for_each(|target| member.end_release(target));
         member.demand(0);
-        tree::set_member(&member, 0);
+        tree::set_member(&member, 0, Eviction::None);
     }
     let needs_thread = || NEEDS_THREAD.load(Relaxed);
     asleep::set_share(Share { grow, shrink, needs_thread, start_thread, is_short, spare_bytes });

@@ -17,7 +17,7 @@ pub const LEASE_MS: u64 = 10_000;
 pub enum Eviction {
     /// It evicts nothing: the tree is not parked, or no thread of the member can evict.
     None,
-    /// It evicts memory.
+    /// It evicts memory, or starts the thread that does.
     Running,
     /// It has evicted all memory that it can.
     Done,
