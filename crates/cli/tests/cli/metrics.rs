@@ -92,20 +92,37 @@ fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
+/// Repeats `fetch` until its result has the figures of process `pid`, and returns it. A process that
+/// answers too late, as on a busy machine, has no figures.
+fn metrics_of(pid: &str, mut fetch: impl FnMut() -> String) -> String {
+    let label = format!("pid=\"{pid}\"");
+    wait_until("figures of the process", || {
+        let text = fetch();
+        let has_figures = value(&text, "softswap_used_bytes", &[&label]).is_some();
+        if has_figures { Ok(text) } else { Err(text) }
+    })
+}
+
+/// Returns the metrics by `stat` of the tree of process `number`, with the figures of process `pid`.
+fn metrics_of_tree(number: &str, pid: &str) -> String {
+    metrics_of(pid, || stdout_of(&["stat", number, "--prometheus"]))
+}
+
 #[test]
 fn metrics_equal_program_counters() {
     let program = Program::under_pressure(&[]);
     let pid = program.pid();
     let export = Export::start();
     let label = format!("pid=\"{pid}\"");
-    let text = export.expect_metrics();
+    let text = metrics_of(&pid, || export.expect_metrics());
     assert_eq!(value(&text, "softswap_budget_bytes", &[&label]), Some(f64::from(32 << 20)));
     let used = value(&text, "softswap_used_bytes", &[&label]).unwrap();
     assert!(used > 0.0 && used <= f64::from(32 << 20), "{used}");
     let root = format!("root=\"{}\"", program.supervisor());
     assert_eq!(value(&text, "softswap_processes", &[&root, "state=\"awake\""]), Some(1.0));
-    let out = |text: &str| value(text, "softswap_pages_out_total", &[&label]).unwrap();
-    eventually("more pages out", || out(&export.expect_metrics()) > out(&text));
+    let out = |text: &str| value(text, "softswap_pages_out_total", &[&label]);
+    let before = out(&text).unwrap();
+    eventually("more pages out", || out(&export.expect_metrics()) > Some(before));
     let counts = ["zero", "pool", "disk"].map(|tier| {
         let tier = format!("tier=\"{tier}\"");
         let of = |name: &str, more: &str| {
@@ -118,11 +135,9 @@ fn metrics_equal_program_counters() {
     assert!(counts.iter().sum::<f64>() > 0.0);
     // Both PIDs name the same tree.
     for number in [&pid, &program.supervisor()] {
-        let stdout_of = stdout_of(&["stat", number, "--prometheus"]);
-        assert!(
-            out(&stdout_of) > 0.0 && stdout_of.matches("softswap_used_bytes{").count() == 1,
-            "{stdout_of}"
-        );
+        let text = metrics_of_tree(number, &pid);
+        let has_one = text.matches("softswap_used_bytes{").count() == 1;
+        assert!(out(&text) > Some(0.0) && has_one, "{text}");
     }
 }
 
@@ -231,7 +246,8 @@ fn promtool_accepts_metrics() {
         return;
     }
     let program = Program::under_pressure(&[]);
-    let text = stdout_of(&["stat", &program.pid(), "--prometheus"]);
+    let pid = program.pid();
+    let text = metrics_of_tree(&pid, &pid);
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut child = promtool.spawn().unwrap();
@@ -253,7 +269,8 @@ fn expressions() -> Vec<String> {
 #[test]
 fn dashboard_uses_existing_metrics() {
     let program = Program::under_pressure(&[]);
-    let text = stdout_of(&["stat", &program.pid(), "--prometheus"]);
+    let pid = program.pid();
+    let text = metrics_of_tree(&pid, &pid);
     let all = expressions();
     assert!(all.len() >= 12, "{all:?}");
     for expression in &all {

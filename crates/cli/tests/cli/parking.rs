@@ -30,9 +30,10 @@ fn unpark(pid: &str) -> String {
     stdout_of(&["ctl", pid, "unpark"])
 }
 
-/// Waits until a process has this much more memory in DRAM.
-fn await_return(pid: i32, more_bytes: u64) {
-    let least_bytes = anonymous_bytes(pid) + more_bytes;
+/// Waits until a process has `more_bytes` more memory in DRAM than the `left_bytes` that it had while
+/// it was stopped.
+fn await_return(pid: i32, left_bytes: u64, more_bytes: u64) {
+    let least_bytes = left_bytes + more_bytes;
     wait_until("the memory is swapped in", || match anonymous_bytes(pid) {
         bytes if bytes >= least_bytes => Ok(()),
         bytes => Err(format!("{bytes} bytes of {least_bytes}")),
@@ -72,7 +73,7 @@ fn parked_program_leaves_dram_and_continues_with_its_data() {
         logged("parked");
         refused(&["ctl", &supervisor, "park"], 2, &["parked already"]);
         assert_eq!(unpark(&supervisor), "continued = 1\n");
-        await_return(pid, 8 << 20);
+        await_return(pid, left_bytes, 8 << 20);
         logged("unparked");
     }
     program.expect_alive();
@@ -188,8 +189,9 @@ fn continued_supervisor_continues_its_parked_tree() {
     let program = Program::under_pressure(&[]);
     let pid: i32 = program.pid().parse().unwrap();
     park(&program.supervisor());
+    let left_bytes = anonymous_bytes(pid);
     send(program.running.id(), libc::SIGCONT);
-    await_return(pid, 8 << 20);
+    await_return(pid, left_bytes, 8 << 20);
     assert!(!is_stopped(pid));
     program.finish().expect_success("hog");
 }

@@ -3,7 +3,9 @@
 use crate::common::area::succeeds;
 use crate::common::{assert_contains_all, is_root, json_file, skip};
 use crate::support::cgroup::ControlGroup;
-use crate::support::control_client::{query, refused, stat, stdout_of, wait_for, wait_until};
+use crate::support::control_client::{
+    program_stat, query, refused, stdout_of, wait_for, wait_until,
+};
 use crate::support::processes::{kill, shared_memory};
 use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, processes};
 use crate::support::{
@@ -449,7 +451,7 @@ fn per_process_budget_is_separate() {
     let options = ["-q", "--memory-per-process", "32M"];
     let tree = Tree::of_hogs(None, &options, script);
     tree.wait_until_ready(1);
-    let stat = stat(&tree.pid());
+    let stat = program_stat(&tree.pid());
     assert_eq!((&stat["tree"], bytes(&stat, "budget_bytes")), (&Value::Null, 32 << 20));
     tree.finish().expect_success("hog");
     let both = ["run", "--memory", "64M", "--memory-per-process", "32M", "--", "true"];

@@ -2,7 +2,7 @@
 
 use crate::common::area::MIB;
 use crate::common::{assert_contains_all, compile, skip};
-use crate::support::control_client::{WAIT_TIMEOUT, stat, stdout_of};
+use crate::support::control_client::{WAIT_TIMEOUT, program_stat, stdout_of};
 use crate::support::{Running, Swapped, compiled, disk_dir, wait_for_rounds};
 
 fn unmanaged(report: &crate::support::Report, key: &str) -> u64 {
@@ -33,7 +33,7 @@ fn unmanaged_bytes_while_running(case: &str) -> u64 {
     let swapped = Swapped::within("32M");
     let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
     let program = swapped.start("commits", &arguments);
-    let json = stat(&program.id().to_string());
+    let json = program_stat(&program.id().to_string());
     json["outside_budget"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
 }
 
@@ -53,8 +53,8 @@ fn stat_shows_memory_of_running_program() {
     let mut program = Running::start(command.env("SOFTSWAP_AWAKE", "1"));
     program.wait_for_line("ready");
     let number = program.id().to_string();
+    let json = program_stat(&number);
     assert_contains_all(&stdout_of(&["stat", &number]), &["  outside    ", "UNMANAGED"]);
-    let json = stat(&number);
     assert!(json["outside_budget"]["anonymous_bytes"].as_u64() >= Some(60 * MIB), "{json}");
 }
 

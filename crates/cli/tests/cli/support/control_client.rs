@@ -71,14 +71,7 @@ impl Program {
     }
 
     pub(crate) fn pid(&self) -> String {
-        wait_until("the program's answer", || {
-            let stat = try_stat(&self.supervisor())?;
-            // Until the program answers, the supervisor answers for the tree.
-            match stat.get("program") {
-                Some(_) => Ok(stat["pid"].to_string()),
-                None => Err(stat.to_string()),
-            }
-        })
+        program_stat(&self.supervisor())["pid"].to_string()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -141,6 +134,16 @@ pub(crate) fn try_stat(pid: &str) -> Result<Value, String> {
     let output = query(&["stat", pid, "--json"]);
     serde_json::from_slice(&output.stdout)
         .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Returns the answer to `stat --json` of the program of a `softswap run`, once the program has its
+/// control socket.
+pub(crate) fn program_stat(supervisor: &str) -> Value {
+    wait_until("the program's answer", || {
+        let stat = try_stat(supervisor)?;
+        // Until the program answers, the supervisor answers for the tree.
+        if stat.get("program").is_some() { Ok(stat) } else { Err(stat.to_string()) }
+    })
 }
 
 pub(crate) fn stat(pid: &str) -> Value {
