@@ -4,13 +4,11 @@
 use crate::support::control_client::wait_until;
 use crate::support::processes::{HELPER, child_called, send, stat_of};
 use crate::support::steady::Beat;
-use crate::support::{Ended, LIMIT, Report, Running, Swapped, compiled, disk_dir};
+use crate::support::{Ended, LIMIT, Report, Running, Swapped, TOO_SLOW, compiled, disk_dir};
 use tempfile::TempDir;
 
 const MIB: &str = "32";
 const A_QUARTER: &str = "8M";
-/// Part of the message that refuses a cluster with too much latency.
-const TOO_SLOW: &str = "beyond 10 ms";
 
 pub(crate) struct Program {
     running: Running,
@@ -42,7 +40,6 @@ impl Program {
             let has_ended = program.running.has_ended();
             let stderr = program.running.stderr_so_far();
             if has_ended {
-                // Other load on the machine may make the cluster slow.
                 assert!(stderr.contains(TOO_SLOW), "the program does not start: {stderr}");
                 program.running = Running::start(&mut command);
             }
@@ -78,17 +75,19 @@ impl Program {
         child_called(self.running.id(), HELPER)
     }
 
-    /// Stops the program, and with it `softswap run`, but not the helper.
+    fn program(&self) -> i32 {
+        child_called(self.running.id(), "steady").expect("the program")
+    }
+
+    /// Stops the program, but neither `softswap run` nor the helper.
     pub(crate) fn hold(&mut self) {
-        let program = child_called(self.running.id(), "steady").expect("the program");
+        let program = self.program();
         send(program, libc::SIGSTOP);
-        // `softswap run` stops after its program. A SIGCONT sent earlier would be lost.
-        let id = self.running.id();
-        self.wait("held", |_| stat_of(id).is_some_and(|stat| stat.state == 'T'));
+        self.wait("held", |_| stat_of(program).is_some_and(|stat| stat.state == 'T'));
     }
 
     pub(crate) fn release(&self) {
-        send(self.running.id(), libc::SIGCONT);
+        send(self.program(), libc::SIGCONT);
     }
 
     /// Waits until the program has stopped without a wrong byte and with a message that contains

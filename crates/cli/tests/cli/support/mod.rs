@@ -28,6 +28,10 @@ use tempfile::TempDir;
 /// Timeout of a program. It only detects hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1500);
 
+/// Part of the message with which softswap refuses a cluster whose servers answer too slowly. Other
+/// load on the machine may make them slow.
+pub(crate) const TOO_SLOW: &str = "ms to read a page (median of";
+
 pub(crate) fn softswap() -> PathBuf {
     let dir = bin_dir();
     for name in ["softswap", "libsoftswap.so"] {
