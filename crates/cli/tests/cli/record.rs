@@ -1,7 +1,8 @@
 //! `softswap record`: which functions wait for pages, and for which memory.
 
 use crate::common::{
-    UNPRIVILEGED_UID, assert_contains_all, assert_output, copy_binaries, is_root, std_unprivileged,
+    UNPRIVILEGED_UID, assert_contains_all, assert_output, copy_binaries, copy_files, is_root,
+    std_unprivileged,
 };
 use crate::support::control_client::{Program, WAIT_TIMEOUT, query, refused, wait_until};
 use crate::support::processes::send;
@@ -297,8 +298,8 @@ fn only_owner_and_root_may_record() {
         chown(dir.path(), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         dir
     });
+    copy_files(&[compiled("sites")], binaries.path());
     let copy = binaries.path().join("sites");
-    std::fs::copy(compiled("sites"), &copy).unwrap();
     let mut command = unprivileged();
     command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
     command.arg(swap.path()).arg("--").arg(&copy).args(["--seconds", "0"]);

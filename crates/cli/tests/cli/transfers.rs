@@ -1,7 +1,7 @@
 //! Long transfers under memory pressure. No plaintext of the program reaches the disk. After a disk
 //! error, a call may fail or the program may stop, but no byte is corrupted.
 
-use crate::common::skip;
+use crate::common::{copy_files, skip};
 use crate::support::cgroup::{ControlGroup, command_in};
 use crate::support::{Ended, compiled, finish, mix64, number, softswap};
 use std::fs::File;
@@ -20,7 +20,7 @@ fn scratch() -> TempDir {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let parent = if own.is_dir() { own } else { Path::new("/var/tmp") };
     let dir = tempfile::tempdir_in(parent).expect("a directory");
-    std::fs::copy(compiled("transfers"), dir.path().join("transfers")).expect("the program");
+    copy_files(&[compiled("transfers")], dir.path());
     dir
 }
 

@@ -5,10 +5,11 @@ pub(crate) mod area;
 pub(crate) mod terminal;
 
 use serde_json::Value;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command as Std, Output};
+use std::process::{Command as Std, Output, Stdio};
 
 /// UID without privileges, as in containers.
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
@@ -103,10 +104,13 @@ pub(crate) fn as_unprivileged(dir: &Path) -> assert_cmd::Command {
 pub(crate) fn copy_binaries(dir: &Path) {
     set_mode(dir, 0o755);
     let names = ["softswap", "softswap-bench", "libsoftswap.so"];
-    // Copy by `cp`: a file open for writing cannot be executed, and a child forked by another test
-    // would inherit the descriptor.
-    let copied = Std::new("cp").args(names.map(|name| bin_dir().join(name))).arg(dir).status();
-    assert!(copied.unwrap().success());
+    copy_files(&names.map(|name| bin_dir().join(name)), dir);
+}
+
+/// Copies files to a directory by `cp`: a file open for writing cannot be executed, and a child
+/// forked by another test would inherit the descriptor.
+pub(crate) fn copy_files(files: &[PathBuf], dir: &Path) {
+    assert!(Std::new("cp").args(files).arg(dir).status().unwrap().success());
 }
 
 /// Returns the `softswap` in `binaries` as a command of an unprivileged user.
@@ -127,7 +131,12 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
 
 pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
-    std::fs::write(&path, text).unwrap();
+    // A child writes the file, for the same reason as in `copy_files`.
+    let mut writer = Std::new("sh");
+    writer.args(["-c", "cat >\"$0\""]).arg(&path).stdin(Stdio::piped());
+    let mut writer = writer.spawn().unwrap();
+    writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
     set_mode(&path, 0o755);
     path
 }

@@ -30,9 +30,12 @@ pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
     all_with(|stat| stat.ppid == parent && stat.comm == name).pop()
 }
 
-/// Returns how often the main thread of a process has blocked.
-pub(crate) fn waits_of(pid: i32) -> Option<u64> {
-    Process::new(pid).ok()?.status().ok()?.voluntary_ctxt_switches
+/// Returns how often the main thread of a process has blocked, and the number of major faults of the
+/// process, in each of which it may block.
+pub(crate) fn waits_of(pid: i32) -> Option<(u64, u64)> {
+    let process = Process::new(pid).ok()?;
+    let waits = process.status().ok()?.voluntary_ctxt_switches?;
+    Some((waits, process.stat().ok()?.majflt))
 }
 
 /// Opens the shared memory whose descriptor is in this variable of a process.
