@@ -6,6 +6,8 @@ use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::api::settings::{AreaSpec, Config, ENV_PREFIX};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -99,6 +101,13 @@ pub(crate) fn softswap_run() -> Result<Command, Refusal> {
     let mut command = command(own_executable()?.with_file_name("softswap"));
     command.args(["run", "--quiet", "--reserve", "0"]);
     Ok(command)
+}
+
+/// Reads a file into the page cache. If a run in a cgroup read it from the disk, its pages would be
+/// charged to that cgroup.
+pub(crate) fn read_into_page_cache(path: &Path) -> Result<(), String> {
+    let read = File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+    read.or_text(path.display()).map(drop)
 }
 
 /// Child process, killed on drop.

@@ -8,7 +8,7 @@ use super::swap::limits::Limits;
 use super::swap::plan::Side;
 use super::swap::testbed::Testbed;
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::{Counters, config};
+use crate::measure::managed_program::{Counters, config, read_into_page_cache};
 use crate::measure::options::{InRounds, Named};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object, take_turns};
@@ -90,13 +90,18 @@ fn one_run(
 ) -> Result<StepTimes, Refusal> {
     let limits = Limits::first(args.memory);
     let side = if place == Place::KernelFile { Side::KernelFile } else { Side::Softswap };
+    // Code that the run reads from the disk would be charged to its cgroup.
+    let program = own_executable()?;
+    for file in [program.as_path(), library] {
+        read_into_page_cache(file).map_err(Refusal::own)?;
+    }
     let held = testbed.enter(side, limits.limit_bytes)?;
     let counters = Counters::new()?;
     let environment = match place {
         Place::Run => counters.environment(&config(limits.memory_bytes, &testbed.dir), library),
         _ => Vec::new(),
     };
-    let command = held.command(environment, &own_executable()?);
+    let command = held.command(environment, &program);
     let region_bytes = args.memory * OVER_LIMIT;
     let (dir, memory_bytes) = (testbed.dir.clone(), limits.memory_bytes);
     let task = Task::new(place, region_bytes, args.touches, round, memory_bytes, dir);

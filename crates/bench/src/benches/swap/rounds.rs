@@ -16,8 +16,9 @@ use softswap_sys::PAGE_SIZE;
 use std::collections::BTreeSet;
 
 /// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim
-/// memory, so these are retried. softswap's limit covers all memory that it needs, so a kill is an
-/// error. Such a run is retried once, with the budget of the first round, if its own was larger.
+/// memory, or exceed their limit, so these are retried. softswap's limit covers all memory that it
+/// needs, so a kill is an error. Such a run is retried once, with the budget of the first round, if
+/// its own was larger.
 const ATTEMPTS: usize = 5;
 
 /// Work under one set of conditions, with its runs by round. After a failure it has fewer runs than
@@ -165,7 +166,7 @@ impl Bench<'_> {
         Some(whole_pages(ran.limits?.limit_bytes + ran.bounds.outside_bytes))
     }
 
-    /// Runs a variant within a limit, and retries it if it is OOM-killed.
+    /// Runs a variant within a limit, and retries it if it is OOM-killed or exceeds the limit.
     fn attempt(
         &mut self,
         cell: &mut Cell,
@@ -187,6 +188,7 @@ impl Bench<'_> {
                         variant.key.kills
                     );
                 }
+                Err(Failure::OverLimit(why)) => failed = why,
                 Err(Failure::Other(why)) if variant.key.run_kind.is_softswap() => failed = why,
                 Err(Failure::Other(why)) => return Ok(Err(why)),
             }

@@ -2,10 +2,10 @@
 
 use super::limits::Limits;
 use super::plan::{Data, Pattern, RunKind, Side};
-use super::programs::{ProgramRun, Ready, read_into_page_cache};
+use super::programs::{ProgramRun, Ready};
 use super::task::{self, Task};
 use super::testbed::{Bounds, Testbed};
-use crate::measure::managed_program::{Counters, command, config, managed};
+use crate::measure::managed_program::{Counters, command, config, managed, read_into_page_cache};
 use crate::measure::options::Named;
 use softswap_cli::library;
 use softswap_cli::library::own_executable;
@@ -92,6 +92,8 @@ pub(super) struct Conditions {
 pub(super) enum Failure {
     /// Number of OOM kills in the cgroup.
     Killed(u64),
+    /// The peak of the cgroup exceeded its limit.
+    OverLimit(String),
     Other(String),
 }
 
@@ -176,9 +178,13 @@ impl<'b> Bench<'b> {
             let why = "the limit leaves less than the 8.0 MiB that the engine needs";
             return Ok(Err(Failure::Other(why.into())));
         }
-        // Code that the run reads from the disk would be charged to its cgroup.
+        // Code and data that the run reads from the disk would be charged to its cgroup.
         let task_program = own_executable()?;
-        for file in [&task_program, &self.library] {
+        let program = match work {
+            Work::Program { ready, .. } if ready.path.is_absolute() => Some(&ready.path),
+            _ => None,
+        };
+        for file in [&task_program, &self.library, &self.sample].into_iter().chain(program) {
             read_into_page_cache(file).map_err(Refusal::own)?;
         }
         let held = self.testbed.enter(side, limits.limit_bytes)?;
@@ -223,7 +229,10 @@ impl<'b> Bench<'b> {
             let what = format!("{}, {}", work.described(), run_kind.described());
             Refusal::new(refusal.status, format!("{what}: {refusal}"))
         })?;
-        let ran = bounds.check(limits.limit_bytes).and(ran).map_err(Failure::Other);
+        if let Err(why) = bounds.check(limits.limit_bytes) {
+            return Ok(Err(Failure::OverLimit(why)));
+        }
+        let ran = ran.map_err(Failure::Other);
         Ok(ran.map(|ran| Run { limits: Some(limits), bounds, ..ran }))
     }
 

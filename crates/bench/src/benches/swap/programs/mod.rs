@@ -1,6 +1,6 @@
 //! Whole programs: preparation and runs.
 
-use crate::measure::managed_program::Counters;
+use crate::measure::managed_program::{Counters, read_into_page_cache};
 use crate::measure::noise::noise;
 use crate::measure::options::Named;
 use clap::ValueEnum;
@@ -143,11 +143,6 @@ impl Ready {
             false => Err(format!("it failed: {status}")),
         }
     }
-}
-
-pub(super) fn read_into_page_cache(path: &Path) -> Result<(), String> {
-    let read = File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
-    read.or_text(path.display()).map(drop)
 }
 
 /// Reads all output, waits for the exit, and returns a digest of the output.
