@@ -215,7 +215,8 @@ impl Task {
             below(numbers.next().unwrap_or(0), (room / bytes) as u64) as usize * bytes
         };
         let mut done = 0;
-        while now_ns() < end_ns {
+        // Read the clock after the requests: a task preempted before them would send none.
+        loop {
             for _ in 0..AT_ONCE {
                 if in_flight.len() == DEPTH {
                     in_flight.pop_front();
@@ -233,6 +234,9 @@ impl Task {
                 }
                 in_flight.push_back(buffer);
                 done += 1;
+            }
+            if now_ns() >= end_ns {
+                break;
             }
         }
         self.seed = self.seed.wrapping_add(1);

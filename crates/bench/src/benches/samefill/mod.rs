@@ -13,7 +13,8 @@ use crate::measure::task_pipe::signals;
 use crate::pages::checks::{Check, Verdicts, mbps};
 use crate::pages::{Page, process};
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use softswap_cli::control_client::Process;
 use softswap_cli::refusal::{OrRefuse, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
@@ -163,8 +164,16 @@ fn pages_of(
         }
         std::thread::sleep(INTERVAL);
     }
-    let stopped = kill_process(Pid::from_child(&running.0), Signal::STOP);
+    let pid = Pid::from_child(&running.0);
+    let stopped = kill_process(pid, Signal::STOP);
     stopped.map_err(Into::into).or_own("the program cannot be stopped")?;
+    // Wait for the stop, because the program may exit first.
+    let events = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let waited = retry_on_intr(|| waitid(WaitId::Pid(pid), events));
+    waited.map_err(Into::into).or_own("the program cannot be waited for")?;
+    if let Ok(Some(status)) = running.0.try_wait() {
+        return Ok(Err(format!("it exited before it was read ({status})")));
+    }
     let mut found = Vec::with_capacity(pages);
     process::open(&running.0.id().to_string())?.read(pages as u64, |chunk| {
         found.extend_from_slice(chunk);
