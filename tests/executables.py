@@ -46,6 +46,7 @@ SLOW = (
 # locked memory, and the tests of pools create many.
 EXCLUSIVE = {
     "bench::command": "swap areas",
+    "bench::shape": "swap areas",
     "cli::stat_and_ctl": "locked memory",
     "cli::swap_device": "swap areas",
     "softswap::pool": "locked memory",

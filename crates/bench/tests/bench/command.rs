@@ -67,9 +67,12 @@ fn io(options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// Checks the counters of one mode. Each thread may have waited for a read when counting started or
-/// stopped, so each counter may differ by one for each thread.
-fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64) {
+/// Duration of the first poll in microseconds. Later polls are longer if reads take longer.
+const FIRST_POLL_US: f64 = 200.0;
+
+/// Checks the counters of one mode with this median time of a read. Each thread may have waited for
+/// a read when counting started or stopped, so each counter may differ by one for each thread.
+fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64, p50_us: f64) {
     let of = |name: &str| counts[name].as_u64().unwrap();
     let (considered, polled, slept) = (of("considered"), of("polled"), of("slept"));
     let most = |n: u64| n + threads;
@@ -81,7 +84,8 @@ fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64) {
         "auto" => assert_eq!(slept, 0, "{counts}"),
         "poll" if io_uring => {
             assert!(considered <= most(polled) && slept == 0, "{counts}");
-            assert!(of("hit") > 0, "{counts}");
+            // On a slow disk all polls may end before their reads.
+            assert!(of("hit") > 0 || p50_us > FIRST_POLL_US, "{p50_us} us: {counts}");
         }
         _ => assert_eq!(slept, 0, "{counts}"),
     }
@@ -95,7 +99,8 @@ pub(crate) fn assert_io(found: &Value) {
     assert_eq!(names(&found["rows"], "variant"), OWN_ROWS);
     assert!(found["fio"].is_null() && found["ratios"]["latency_softswap_vs_fio_poll"].is_null());
     assert!(found["notes"].to_string().contains("fio is left out"), "{}", found["notes"]);
-    for row in found["rows"].as_array().unwrap() {
+    let rows = found["rows"].as_array().unwrap();
+    for row in rows {
         let of = |name: &str| row[name].as_f64().unwrap();
         assert!(0.0 < of("p50_us") && of("p50_us") <= of("p99_us"), "{row}");
         assert!(of("mb_per_s") > 0.0 && of("cpu_us") >= 0.0, "{row}");
@@ -108,7 +113,9 @@ pub(crate) fn assert_io(found: &Value) {
     for counts in found["modes"].as_array().unwrap() {
         let mode = counts["mode"].as_str().unwrap();
         assert!(counts["considered"].as_u64().unwrap() > 0, "{mode}: {counts}");
-        assert_waited_as(mode, counts, found["io_uring"].as_bool().unwrap(), 0);
+        let row = rows.iter().find(|row| row["variant"] == mode).unwrap();
+        let (io_uring, p50_us) = (found["io_uring"].as_bool(), row["p50_us"].as_f64());
+        assert_waited_as(mode, counts, io_uring.unwrap(), 0, p50_us.unwrap());
     }
 }
 
@@ -244,7 +251,8 @@ pub(crate) fn assert_swap_in(found: &Value) {
         assert!((150.0..=400.0).contains(&of("faults")) && of("considered") > 0.0, "{row}");
         let io_uring = found["io_uring"].as_bool().unwrap();
         let threads = row["threads"].as_u64().unwrap();
-        assert_waited_as(row["mode"].as_str().unwrap(), row, io_uring, threads);
+        let mode = row["mode"].as_str().unwrap();
+        assert_waited_as(mode, row, io_uring, threads, of("fault_p50_us"));
     }
     for mode in &modes[1..] {
         for threads in [1, 3] {

@@ -40,7 +40,8 @@ fn restorer_has_exited(group: &str) -> bool {
 }
 
 impl Machine {
-    fn now() -> Machine {
+    /// Returns the state now, with the swap areas below `dir`. Other areas may change meanwhile.
+    fn now(dir: &Path) -> Machine {
         let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
         let names = |dir: &str| -> Vec<String> {
             let entries = std::fs::read_dir(dir).into_iter().flatten();
@@ -49,11 +50,11 @@ impl Machine {
         let zswap = "/sys/module/zswap/parameters";
         let mut settings = names(zswap);
         settings.sort();
-        // Unrelated areas may change during the benchmark.
+        let dir = dir.canonicalize().unwrap().display().to_string();
         let swaps = read(Path::new("/proc/swaps"));
         Machine {
             zram: zram_devices(),
-            swaps: swaps.lines().filter(|line| line.contains("softswap-bench")).collect(),
+            swaps: swaps.lines().filter(|line| line.contains(&dir)).collect(),
             zswap: settings.iter().map(|name| read(&Path::new(zswap).join(name))).collect(),
             page_cluster: read(Path::new("/proc/sys/vm/page-cluster")),
             orphaned_groups: groups()
@@ -94,11 +95,12 @@ fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
 #[test]
 fn comparison_with_kernel_swap_restores_the_system() {
     let _alone = exclusive_machine();
-    let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
+    let dir = tempfile::tempdir().unwrap();
+    let before = Machine::now(dir.path());
     let options = ["--no-programs", "--patterns", "random_read,hot_set"];
     let found = json_of(&mut swap(dir.path(), &options));
     // Wait, because another benchmark may be running.
-    eventually("the changes are undone", || Machine::now() == before);
+    eventually("the changes are undone", || Machine::now(dir.path()) == before);
     assert_empty(dir.path());
     assert_swap_figures_are_plausible(&found, &SIDES);
     let notes = found["notes"].to_string();
@@ -241,7 +243,8 @@ fn killed_swap_bench_restores_the_system() {
     }
     let _alone = exclusive_machine();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
-        let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
+        let dir = tempfile::tempdir().unwrap();
+        let before = Machine::now(dir.path());
         let groups_before = groups();
         let mut command = std_softswap();
         command.args(["bench", "swap", "--no-programs", "--sides", "kernel_zram,kernel_zswap"]);
@@ -258,7 +261,8 @@ fn killed_swap_bench_restores_the_system() {
         softswap_sys::child::send(bench.id() as i32, signal).unwrap();
         assert!(bench.wait().unwrap().code().is_none(), "signal {signal}");
         eventually("the changes are undone", || {
-            Machine::now() == before && std::fs::read_dir(dir.path()).unwrap().count() == 0
+            Machine::now(dir.path()) == before
+                && std::fs::read_dir(dir.path()).unwrap().count() == 0
         });
     }
 }
