@@ -3,6 +3,7 @@
 use crate::common::{PAGE, builder};
 use softswap::{Advice, Error, Pool};
 use softswap_testkit::random::mix64;
+use softswap_testkit::waiting::eventually;
 use std::io::{Read, Seek, Write};
 use std::sync::Mutex;
 
@@ -244,9 +245,16 @@ fn more_pools_than_large_windows_can_exist() {
     assert!(found, "each region has its own content");
 }
 
-/// Returns the bytes of mappings, and the numbers of descriptors and threads.
-fn process_resources() -> [usize; 3] {
-    let count = |path: &str| std::fs::read_dir(path).unwrap().count();
+/// Returns the number of threads of pools, which it recognises by their names. A thread remains
+/// visible for a moment after it was joined.
+fn pool_threads() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = threads.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+    names.filter(|name| ["softswap", "softswap-ahead"].contains(&name.trim_end())).count()
+}
+
+/// Returns the bytes of mappings, and the number of descriptors.
+fn process_resources() -> [usize; 2] {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     // The standard library's allocator does not return all of its memory.
     let is_heap_or_stack = |line: &&str| line.contains("[heap]") || line.contains("[stack]");
@@ -256,7 +264,7 @@ fn process_resources() -> [usize; 3] {
         number(end) - number(start)
     };
     let bytes = maps.lines().filter(|line| !is_heap_or_stack(line)).map(bytes_of).sum::<usize>();
-    [bytes, count("/proc/self/fd"), count("/proc/self/task")]
+    [bytes, std::fs::read_dir("/proc/self/fd").unwrap().count()]
 }
 
 #[test]
@@ -270,16 +278,22 @@ fn dropped_pools_leak_nothing() {
         region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.fill(at as u8));
         assert_eq!(region[PAGE * 17], 17);
     };
+    let pool = pool("8M");
+    eventually("the threads of a pool run", || pool_threads() > 0);
+    drop(pool);
     create_and_drop(16 << 20);
     create_and_drop(16 << 20);
+    let all_have_exited = || eventually("the pools' threads have exited", || pool_threads() == 0);
+    all_have_exited();
     let before = process_resources();
     for number in 0..1000 {
         create_and_drop(if number % 100 == 0 { 16 << 20 } else { 256 << 10 });
     }
+    all_have_exited();
     let after = process_resources();
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().take(40);
     let open: Vec<_> = open.map(|link| std::fs::read_link(link.path())).collect();
-    assert_eq!(before[1..], after[1..], "descriptors, threads: {open:?}");
+    assert_eq!(before[1], after[1], "descriptors: {open:?}");
     // The C library's allocator may create or free arenas of exited threads.
     let more_bytes = after[0].saturating_sub(before[0]);
     assert!(more_bytes <= 256 << 20, "{more_bytes} bytes more");
