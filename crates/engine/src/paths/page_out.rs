@@ -392,15 +392,14 @@ fn publish_slot(
     is_incompressible: bool,
     outcome: &mut Outcome,
 ) {
-    let claim = core.memory.pages.claim(page);
-    if staging::is_staged(&claim, frame) {
-        let content = |to: &mut _| filled_from(to, staging::frame_of(core, frame).bytes());
-        core.keep_on_standby(page, slot, content);
-        let place = Place::Slot { slot, is_incompressible };
-        claim.publish(place);
-        outcome.note_in_frame();
-    } else {
-        // Rescued during the write: the slot's content is stale.
+    let Some(claim) = staging::claim_in_frame(core, (page, frame)) else {
+        // Rescued or discarded during the write: the slot's content is stale.
         core.stores.areas.free_unused(slot, 1);
-    }
+        return;
+    };
+    let content = |to: &mut _| filled_from(to, staging::frame_of(core, frame).bytes());
+    core.keep_on_standby(page, slot, content);
+    let place = Place::Slot { slot, is_incompressible };
+    claim.publish(place);
+    outcome.note_in_frame();
 }

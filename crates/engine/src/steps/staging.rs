@@ -141,18 +141,17 @@ pub(crate) fn stage_copy(
     core.die("an unmapped page could be neither staged nor restored");
 }
 
-/// Claims a page if it is still staged in the given frame. The caller drops the frame before the
+/// Claims a page and its frame like [`claim_in_frame`]. The caller drops the frame before the
 /// claim, so that the frame is free when the page can be claimed again.
-pub(crate) fn claim_staged(
-    core: &Core,
-    (page, frame): InFrame,
-) -> Option<(StagedFrame<'_>, Claim<'_>)> {
-    let claim = core.memory.pages.claim(page);
-    is_staged(&claim, frame).then(|| (frame_of(core, frame), claim))
+pub(crate) fn claim_staged(core: &Core, in_frame: InFrame) -> Option<(StagedFrame<'_>, Claim<'_>)> {
+    let claim = claim_in_frame(core, in_frame)?;
+    Some((frame_of(core, in_frame.1), claim))
 }
 
-pub(crate) fn is_staged(claim: &Claim<'_>, in_frame: u32) -> bool {
-    matches!(claim.before().place(), Place::Staged { frame } if frame == in_frame)
+/// Claims a page if it is still staged in the given frame. Does not wait for the claim of a page
+/// that has left the frame: its claimer may wait for the caller's buffer.
+pub(crate) fn claim_in_frame(core: &Core, (page, frame): InFrame) -> Option<Claim<'static>> {
+    core.memory.pages.claim_at(page, Place::Staged { frame })
 }
 
 pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
@@ -164,10 +163,9 @@ pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
 
 /// Restores staged pages that could not be stored, unless a touch has rescued them.
 pub(crate) fn return_all(core: &Core, pages: &[InFrame]) {
-    for (page, frame) in pages {
-        let claim = core.memory.pages.claim(*page);
-        if is_staged(&claim, *frame) {
-            return_page(core, *page, frame_of(core, *frame), claim);
+    for in_frame in pages {
+        if let Some((content, claim)) = claim_staged(core, *in_frame) {
+            return_page(core, in_frame.0, content, claim);
         }
     }
 }

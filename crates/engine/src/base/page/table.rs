@@ -61,13 +61,32 @@ impl<'t> PageTable<'t> {
         }
     }
 
+    /// Claims the page if it is at `place`, to which it does not return during the call. Waits for
+    /// another claimer only as long as the page is at `place`.
+    pub(crate) fn claim_at(&self, page: PageNo, place: Place) -> Option<Claim<'t>> {
+        loop {
+            let seen = self.wait_while(page, |seen| seen.is_busy() && seen.place() == place);
+            if seen.place() != place {
+                return None;
+            }
+            if let Some(claim) = self.try_claim(page, seen) {
+                return Some(claim);
+            }
+        }
+    }
+
     /// Waits until the page is not busy and returns its entry.
     pub(crate) fn wait(&self, page: PageNo) -> Entry {
+        self.wait_while(page, Entry::is_busy)
+    }
+
+    /// Waits while `is_awaited` returns true for the page's entry, which must be busy then.
+    fn wait_while(&self, page: PageNo, is_awaited: impl Fn(Entry) -> bool) -> Entry {
         let word = &self.words[page as usize];
         let mut spins = 0;
         loop {
             let seen = word.load(Ordering::Acquire);
-            if seen & BUSY == 0 {
+            if !is_awaited(Entry(seen)) {
                 return Entry(seen);
             }
             if spins < SPINS {

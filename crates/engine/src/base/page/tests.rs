@@ -84,6 +84,36 @@ fn claim_excludes_claims_and_pins() {
 }
 
 #[test]
+fn page_is_claimed_only_at_its_place() {
+    let staged = Place::Staged { frame: 3 };
+    let words = [AtomicU64::new(Entry::new(staged).0)];
+    let table = PageTable::new(&words);
+    assert!(table.claim_at(0, Place::Staged { frame: 4 }).is_none());
+    assert_eq!(table.claim_at(0, staged).unwrap().before().place(), staged);
+    assert!(!table.load(0).is_busy());
+    let elsewhere = table.claim(0);
+    elsewhere.publish(Place::Vacant);
+    let _claim = table.claim(0);
+    assert!(table.claim_at(0, staged).is_none(), "a page elsewhere is not waited for");
+}
+
+#[test]
+fn wait_for_claim_ends_when_page_leaves_its_place() {
+    let staged = Place::Staged { frame: 3 };
+    let words = [AtomicU64::new(Entry::new(staged).0)];
+    let table = PageTable::new(&words);
+    let discarding = table.claim(0);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| table.claim_at(0, staged).is_none());
+        discarding.publish(Place::Vacant);
+        // The next claimer keeps the page until the waiter has ended.
+        let faulting = table.claim(0);
+        assert!(waiter.join().unwrap());
+        drop(faulting);
+    });
+}
+
+#[test]
 fn age_counts_down_one_per_round() {
     let words = [AtomicU64::new(Entry::new(Place::resident(2)).0)];
     let table = PageTable::new(&words);
