@@ -88,14 +88,23 @@ enum Replacement {
 ///     fork();
 ///     engine.child_made(&quiesced, engine.child_reads_slots(&quiesced));
 ///     drop(quiesced);
-///     engine.end_fork();
 ///     Ok(())
 /// }
 /// ```
 pub struct Quiesced<'e> {
+    all_contexts: &'e Contexts,
     contexts: Vec<MutexGuard<'e, Context>>,
     layout: MutexGuard<'e, Layout>,
     _moves: MutexGuard<'e, ()>,
+}
+
+impl Drop for Quiesced<'_> {
+    fn drop(&mut self) {
+        // Release the contexts first: without the record, a fault of this thread waits for them.
+        self.contexts.clear();
+        // `_moves` is still held, so the record is not that of another thread's fork.
+        self.all_contexts.end_fork();
+    }
 }
 
 impl Engine {
@@ -519,18 +528,14 @@ impl Engine {
     }
 
     /// Waits until no other thread has an operation in progress, and prevents new ones. For fork;
-    /// the calling thread can still fault. Drop the result, then call [`Engine::end_fork`].
+    /// the calling thread can still fault. Ends when the result is dropped, in parent and child.
     #[must_use]
     pub fn quiesce(&self) -> Quiesced<'_> {
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         self.contexts.begin_fork();
         let layout = self.core.memory.space.lock();
-        Quiesced { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
-    }
-
-    /// Ends the state of [`Engine::quiesce`], in parent and child.
-    pub fn end_fork(&self) {
-        self.contexts.end_fork();
+        let contexts = self.contexts.claim_for_fork();
+        Quiesced { all_contexts: &self.contexts, contexts, layout, _moves: moves }
     }
 
     /// Prepares a fork: lets the child inherit the window and the keys of the pages that the child
@@ -549,7 +554,6 @@ impl Engine {
         // If pages can be moved, disables batch unmapping, which copies by process_vm_readv.
         self.core.memory.pinners.stop();
         drop(quiesced);
-        self.end_fork();
     }
 
     /// Returns true if a child forked now has pages in slots of this process's own areas.

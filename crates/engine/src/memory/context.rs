@@ -136,6 +136,7 @@ impl Contexts {
         self.slots[..self.slots.len() - 1].iter().map(lock).collect()
     }
 
+    /// Ends what [`Contexts::begin_fork`] began. Called before another thread can begin a fork.
     pub(crate) fn end_fork(&self) {
         self.forker.store(0, Ordering::Relaxed);
     }

@@ -130,7 +130,6 @@ fn unpublished_slots_are_freed_despite_child() {
     assert!(world.engine.child_reads_slots(&quiesced));
     world.engine.child_made(&quiesced, true);
     drop(quiesced);
-    world.engine.end_fork();
     world.engine.note_peaks();
     let before = world.count(Counter::DiskPeakBytes);
     until_all_have_moved(&world, || true);

@@ -259,7 +259,6 @@ fn quiesced_engine_evicts_nothing_and_forker_can_fault() {
         assert_holds(memory, &contents);
         assert_eq!(world.resident(memory), 130);
         drop(quiesced);
-        world.engine.end_fork();
         world.assert_survives(memory, &contents);
     }
 }

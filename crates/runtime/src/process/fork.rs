@@ -212,7 +212,6 @@ fn parent_awake(mut forking: Forking) {
     drop(forking.heap_break);
     drop(forking.children);
     drop(forking.quiesced);
-    engine.end_fork();
     // SAFETY: taken in `prepare` by this thread.
     unsafe { _IO_list_unlock() };
     drop(forking.pinned);
@@ -284,7 +283,6 @@ fn child_awake(mut forking: Forking) {
     // The parent's other children are not this process's children.
     forking.children.forget();
     drop(forking.children);
-    engine.end_fork();
     // SAFETY: the child has one thread, so no other thread holds the lock.
     unsafe { _IO_list_resetlock() };
     drop(forking.pinned);

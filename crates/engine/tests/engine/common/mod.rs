@@ -146,7 +146,6 @@ impl World {
         self.engine.before_fork(&quiesced).unwrap();
         self.engine.child_made(&quiesced, self.engine.child_reads_slots(&quiesced));
         drop(quiesced);
-        self.engine.end_fork();
     }
 
     /// Maps pages, evicts them and reads them again, so that all are resident and clean.
