@@ -390,9 +390,8 @@ impl AddressSpace {
 }
 
 impl Layout {
-    /// Removes all attributes of a range.
+    /// Removes all attributes of a range except its protection, which the kernel may still have.
     pub(crate) fn forget(&mut self, range: &Range<PageNo>) {
-        self.protections.remove(range.clone());
         self.unmanaged.remove(range.clone());
         self.locked.remove(range.clone());
         self.sealed.remove(range.clone());

@@ -177,7 +177,7 @@ fn growth_gaps_are_used_when_space_is_exhausted() {
 }
 
 #[test]
-fn unmap_clears_protections() {
+fn protection_is_recorded_until_range_is_mapped_again() {
     let space = AddressSpace::new(PAGES).unwrap();
     let mut layout = space.lock();
     space.add(&mut layout, 0..10);
@@ -186,6 +186,7 @@ fn unmap_clears_protections() {
     assert_eq!(layout.protection(4), READ_WRITE);
     assert!(layout.has_protection(&(0..3)));
     space.remove(&mut layout, 0..10);
+    assert!(layout.has_protection(&(0..10)));
     space.add(&mut layout, 0..10);
     assert!(!layout.has_protection(&(0..10)));
 }

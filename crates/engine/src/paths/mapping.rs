@@ -48,7 +48,8 @@ fn add(
     range: Range<PageNo>,
     protection: Protection,
 ) -> io::Result<()> {
-    if protection != READ_WRITE {
+    // Free pages have a protection if the kernel refused to remove it (`clear`).
+    if protection != READ_WRITE || layout.has_protection(&range) {
         memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
     }
     memory.space.add(layout, range.clone());
@@ -93,14 +94,21 @@ fn not_permitted() -> io::Error {
 /// Drops the content and attributes of `range`. `range` stays allocated, so no other mapping can be
 /// placed there while the caller holds the lock.
 fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
-    core.memory.space.close(range);
+    // At its limit on mappings the kernel may refuse these calls. So they precede all changes of
+    // managed pages.
     unlock_in(&core.memory, layout, range)?;
     for unmanaged in layout.unmanaged_in(range) {
         core.memory.window.restore(unmanaged.start, (unmanaged.end - unmanaged.start) as usize)?;
     }
+    core.memory.space.close(range);
     drop_content(core, range.clone())?;
-    if layout.has_protection(range) {
-        core.memory.window.protect(range.start, (range.end - range.start) as usize, READ_WRITE)?;
+    let window = &core.memory.window;
+    // Follows the drop, because other threads could access the content until then. A refusal is no
+    // error, because the content is gone. The next mapping of these pages tries again (`add`).
+    if layout.has_protection(range)
+        && window.protect(range.start, (range.end - range.start) as usize, READ_WRITE).is_ok()
+    {
+        layout.set_protection(range.clone(), READ_WRITE);
     }
     layout.forget(range);
     Ok(())
@@ -176,6 +184,8 @@ pub(crate) fn map_unmanaged(
     }
     check_unsealed(&layout, &range)?;
     clear(core, &mut layout, &range)?;
+    // The new mapping replaces a protection that `clear` could not remove.
+    layout.set_protection(range.clone(), READ_WRITE);
     layout.reserve(range.clone());
     if let Err(error) = place_it() {
         // The kernel may have left a partial mapping: restore the window.
