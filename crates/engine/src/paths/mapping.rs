@@ -342,9 +342,7 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
     match place {
         Place::SameFilled { .. } | Place::Slot { .. } | Place::CompressedSlot { .. } => {}
         Place::Resident { copy: None, .. } => {
-            if core.memory.window.relocate(target, source, 1).pages == 0
-                && let Err(error) = copy_over(core, source, target)
-            {
+            if let Err(error) = move_content(core, source, target) {
                 // The previous content of the target is gone.
                 target_claim.publish(Place::Vacant);
                 return Err(error);
@@ -367,14 +365,37 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
     Ok(true)
 }
 
-fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
-    let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
-    core.memory.window.take_page(source, &mut copy.0)?;
-    match core.memory.window.install(target, &copy.0, Writes::Allowed).error {
+/// Moves a claimed resident page to the absent page `target`. On an error the page is unchanged.
+fn move_content(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
+    let window = &core.memory.window;
+    match window.relocate(target, source, 1).error {
         None => Ok(()),
-        Some(error)
-            if core.memory.window.install(source, &copy.0, Writes::Allowed).error.is_none() =>
-        {
+        // After a fork the page may be shared with the child. Unshare it and retry. If a device has
+        // the page pinned, the kernel refuses again, and a copy would lose the device's writes.
+        Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            let is_moved =
+                window.unshare(source).is_ok() && window.relocate(target, source, 1).pages == 1;
+            if is_moved { Ok(()) } else { Err(no_memory()) }
+        }
+        // The memory is not writable, or UFFDIO_MOVE is not available.
+        Some(_) => copy_over(core, source, target),
+    }
+}
+
+fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
+    let window = &core.memory.window;
+    let mut copy = Box::new(softswap_sys::Page([0; softswap_sys::PAGE_SIZE]));
+    // Protect the page first, because a store between copy and drop would be lost.
+    let taken = window
+        .set_writes(source, 1, Writes::Caught)
+        .and_then(|()| window.take_page(source, &mut copy.0));
+    if let Err(error) = taken {
+        let _ = window.allow_writes(source);
+        return Err(error);
+    }
+    match window.install(target, &copy.0, Writes::Allowed).error {
+        None => Ok(()),
+        Some(error) if window.install(source, &copy.0, Writes::Allowed).error.is_none() => {
             Err(error)
         }
         Some(_) => core.die("a page could be neither moved nor restored"),
