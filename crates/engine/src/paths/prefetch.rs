@@ -117,7 +117,8 @@ fn from_disk(
     }
     reading.took(batch.pages_read(), now_ns() - start);
     if let Some((stored, claim)) = caching {
-        core.stores.read_ahead_pages.cache(stored.slot(), batch.sealed(stored, &mut buffer));
+        let tenant = (stored.slot(), core.stores.areas.generation(stored.slot()));
+        core.stores.read_ahead_pages.cache(tenant, batch.sealed(stored, &mut buffer));
         drop(claim);
     }
     let count = batch.count();

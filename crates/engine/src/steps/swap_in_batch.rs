@@ -347,8 +347,9 @@ fn read_one(
     let Some(mut buffer) = core.stores.bounce.take_for_read(current_cpu()) else {
         core.die("no bounce buffer is left for a read");
     };
-    // A mismatch means that the page was cached before the slot was reused.
-    if !(core.stores.read_ahead_pages.take(slot, &mut buffer)
+    let tenant = (slot, core.stores.areas.generation(slot));
+    // If the cached bytes do not match the seal, the slot is read again.
+    if !(core.stores.read_ahead_pages.take(tenant, &mut buffer)
         && core.stores.open_sealed(slot, &mut buffer))
     {
         read_slots::read_slot(&core.stores, context, slot, &mut buffer)?;

@@ -2,9 +2,10 @@
 //!
 //! The first page of a readahead window stays absent: its fault shows that the stream has reached
 //! the window. The stored bytes of its slot are cached here, so that this fault does not read the
-//! disk. Cached bytes are still sealed. A slot that was reused has another seal, so stale bytes
-//! fail the check.
+//! disk. Cached bytes are still sealed. An entry is named by slot and generation, so it is never
+//! stale: a reused slot has another generation.
 
+use crate::store::standby::Tenant;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
@@ -22,8 +23,7 @@ fn entries_in(budget_pages: usize) -> usize {
 }
 
 struct Entry {
-    /// `u64::MAX` if the entry is empty.
-    slot: u64,
+    tenant: Option<Tenant>,
     page: &'static mut Page,
 }
 
@@ -47,7 +47,7 @@ impl ReadAheadPages {
 
     fn with_entries(used: usize, most: usize) -> io::Result<ReadAheadPages> {
         let pages = reserve_pages(most)?.iter_mut();
-        let entry = |page| Mutex::new(Entry { slot: u64::MAX, page });
+        let entry = |page| Mutex::new(Entry { tenant: None, page });
         Ok(ReadAheadPages { entries: pages.map(entry).collect(), used: AtomicUsize::new(used) })
     }
 
@@ -63,25 +63,25 @@ impl ReadAheadPages {
         &self.entries[spread as usize % self.used.load(Relaxed)]
     }
 
-    /// Caches the sealed bytes of a slot in its entry, in place of the previous slot's. Does
-    /// nothing if the entry is locked.
-    pub(crate) fn cache(&self, slot: u64, bytes: &[u8]) {
-        if let Ok(mut entry) = self.entry(slot).try_lock() {
+    /// Caches the sealed bytes of a slot's tenant in the slot's entry, in place of the previous
+    /// ones. The caller has claimed a page of the tenant. Does nothing if the entry is locked.
+    pub(crate) fn cache(&self, tenant: Tenant, bytes: &[u8]) {
+        if let Ok(mut entry) = self.entry(tenant.0).try_lock() {
             entry.page.0.copy_from_slice(bytes);
-            entry.slot = slot;
+            entry.tenant = Some(tenant);
         }
     }
 
-    /// Removes the cached bytes of a slot and copies them to `bytes`. The slot may have been reused
-    /// since. Returns false if nothing is cached for the slot, or its entry is locked.
+    /// Removes the cached bytes of a slot's tenant and copies them to `bytes`. Returns false if
+    /// nothing is cached for the tenant, or the slot's entry is locked.
     #[must_use]
-    pub(crate) fn take(&self, slot: u64, bytes: &mut [u8]) -> bool {
-        let Ok(mut entry) = self.entry(slot).try_lock() else { return false };
-        if entry.slot != slot {
+    pub(crate) fn take(&self, tenant: Tenant, bytes: &mut [u8]) -> bool {
+        let Ok(mut entry) = self.entry(tenant.0).try_lock() else { return false };
+        if entry.tenant != Some(tenant) {
             return false;
         }
         bytes.copy_from_slice(&entry.page.0);
-        entry.slot = u64::MAX;
+        entry.tenant = None;
         true
     }
 }
@@ -91,23 +91,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_ahead_page_is_taken_once_for_its_slot() {
+    fn read_ahead_page_is_taken_once_for_its_tenant() {
         let cached = ReadAheadPages::with_entries(4, 4).unwrap();
         let mut bytes = [0; PAGE_SIZE];
-        assert!(!cached.take(7, &mut bytes));
-        cached.cache(7, &[3; PAGE_SIZE]);
-        assert!(!cached.take(8, &mut bytes));
-        assert!(cached.take(7, &mut bytes) && bytes == [3; PAGE_SIZE]);
-        assert!(!cached.take(7, &mut bytes));
+        assert!(!cached.take((7, 1), &mut bytes));
+        cached.cache((7, 1), &[3; PAGE_SIZE]);
+        assert!(!cached.take((8, 1), &mut bytes));
+        assert!(!cached.take((7, 2), &mut bytes), "the slot was reused");
+        assert!(cached.take((7, 1), &mut bytes) && bytes == [3; PAGE_SIZE]);
+        assert!(!cached.take((7, 1), &mut bytes));
     }
 
     #[test]
     fn newer_page_replaces_older() {
         let cached = ReadAheadPages::with_entries(1, 1).unwrap();
         let mut bytes = [0; PAGE_SIZE];
-        cached.cache(1, &[1; PAGE_SIZE]);
-        cached.cache(2, &[2; PAGE_SIZE]);
-        assert!(!cached.take(1, &mut bytes));
-        assert!(cached.take(2, &mut bytes) && bytes == [2; PAGE_SIZE]);
+        cached.cache((1, 1), &[1; PAGE_SIZE]);
+        cached.cache((2, 1), &[2; PAGE_SIZE]);
+        assert!(!cached.take((1, 1), &mut bytes));
+        assert!(cached.take((2, 1), &mut bytes) && bytes == [2; PAGE_SIZE]);
     }
 }
