@@ -177,9 +177,13 @@ pub(crate) fn charge_pages(
     }
 }
 
-/// Evicts pages while the process is at its limit on mappings.
+/// Evicts pages while the process is at its limit on mappings. Does nothing in a forking thread:
+/// the child would lack the keys of the pages.
 pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
     const MAX_ROUNDS: usize = 32;
+    if !context.may_reclaim {
+        return;
+    }
     for _ in 0..MAX_ROUNDS {
         let is_full = core.memory.window.mapping_pressure() == MappingPressure::Full;
         if !is_full || matches!(round(core, context), Round::Stuck(_)) {
