@@ -15,7 +15,7 @@ mod sleep;
 
 use crate::file::errno;
 use crate::segment::StaticRange;
-use crate::{futex, program_filter};
+use crate::{descriptor, futex, program_filter};
 use io_uring::squeue::Entry;
 use queues::Queues;
 use request::{clear, outcome_of, read_entry, write_entry};
@@ -346,7 +346,8 @@ impl Ring {
     /// descriptor). Requests that the kernel took still complete into the shared queue, which the
     /// mapping keeps alive. The function waits for these requests, because the kernel uses their
     /// buffers. Other requests stay queued; the kernel never sees them, because no call enters the
-    /// ring again.
+    /// ring again. If the ring polls the device, only such a call would post completions, so the
+    /// process is aborted.
     fn abandon(
         &mut self,
         base: u64,
@@ -361,6 +362,9 @@ impl Ring {
             pending -= self.reap(base, load, deliver);
             if pending <= not_taken {
                 return;
+            }
+            if self.polls_device {
+                descriptor::lost("an io_uring of its swap areas");
             }
             // After some turns `relax` makes a system call, during which the kernel can post
             // completions.
