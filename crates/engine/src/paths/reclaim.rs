@@ -310,7 +310,7 @@ fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
     let pages = core.memory.budget.pages() * softswap_sys::PAGE_SIZE;
     Exhausted::NoVictims {
         limit_mib: core.memory.budget.limit_bytes() >> 20,
-        other_mib: (core.used_bytes() - pages) >> 20,
+        other_mib: core.used_bytes().saturating_sub(pages) >> 20,
         pages_mib: pages >> 20,
     }
 }
