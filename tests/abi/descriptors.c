@@ -490,6 +490,7 @@ CASE(what_a_program_inherits_by_actions)
     posix_spawn_file_actions_addopen(&actions, 18, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addclose(&actions, 0);
     posix_spawn_file_actions_addclosefrom_np(&actions, 18);
+    posix_spawn_file_actions_adddup2(&actions, 17, 19);
     setenv("ABI_AGAIN", "1", 1);
     pid_t pid;
     int failed = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, argv, environ);

@@ -25,7 +25,7 @@ use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::{asleep, sleep_gate};
 use crate::process::{
-    calls_in_progress, engine_threads, own_threads, shared_areas, statistics, tree_asleep,
+    calls_in_progress, engine_threads, own_threads, shared_areas, statistics, tree, tree_asleep,
 };
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::api::engine::waking::Before;
@@ -123,6 +123,7 @@ fn prepare() {
 /// not killed.
 fn run_unmanaged(why: &str) {
     instance::settle(false);
+    tree::end_eviction();
     raw::write_stderr(
         format!(
             "softswap: process {} cannot be managed: {why}; it continues without a budget; to \

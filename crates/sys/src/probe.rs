@@ -229,7 +229,7 @@ mod tests {
             let Ok((reader, writer)) = rustix::pipe::pipe() else { return false };
             drop(reader);
             let is_moved = rustix::stdio::dup2_stderr(&writer).is_ok();
-            raw::write_stderr(b"nobody reads this");
+            raw::write_stderr(b"a message without a reader");
             is_moved
         });
         assert!(lives_on.unwrap());

@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Args)]
 pub(crate) struct InRounds<const ROUNDS: u32> {
     /// Rounds, in which the variants take turns
-    #[arg(long, value_name = "N", default_value = default_text(ROUNDS),
+    #[arg(long, value_name = "N", default_value = Self::DEFAULT,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
 
@@ -34,6 +34,8 @@ const fn default_text(rounds: u32) -> &'static str {
 }
 
 impl<const ROUNDS: u32> InRounds<ROUNDS> {
+    const DEFAULT: &'static str = default_text(ROUNDS);
+
     /// Returns the directory if it has space for `bytes`.
     pub(crate) fn dir(&self, bytes: u64) -> Result<SwapDir, Refusal> {
         swapdir::check("--swap", &self.swap, bytes)

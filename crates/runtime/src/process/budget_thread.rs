@@ -29,7 +29,7 @@ const SLACK_BYTES: usize = 1 << 20;
 pub(super) fn run_budget(keep_running: fn() -> bool) {
     let Some(engine) = instance::engine() else { return };
     if member().is_none() || !descriptors::unshare_descriptors() {
-        return;
+        return tree::end_eviction();
     }
     let (mut work, mut turns, mut parking) =
         (Work::default(), Turns::default(), Parking::default());

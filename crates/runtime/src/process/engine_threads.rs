@@ -125,8 +125,14 @@ fn start_all(state: &mut State) -> bool {
     let has_engine = instance::engine().is_some();
     for at in 0..COUNT {
         let is_wanted = if at == TREE { tree::is_shared() } else { has_engine };
-        // The control socket is not required.
-        if is_wanted && state.threads[at].is_none() && !start_one(state, at) && at < TREE {
+        if !is_wanted || state.threads[at].is_some() || start_one(state, at) {
+            continue;
+        }
+        if at <= TREE {
+            tree::end_eviction();
+        }
+        // The threads from `TREE` on are not required.
+        if at < TREE {
             end_all(state);
             return false;
         }

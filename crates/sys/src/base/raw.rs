@@ -437,12 +437,24 @@ fn write_to(fd: usize, text: &[u8]) {
     let block = [libc::SIG_BLOCK as usize, at(&RAISED_BY_WRITES), &raw mut mask as usize, SIZE];
     let [how, set, old, size] = block;
     // SAFETY: the kernel reads and writes signal sets of this size; the mask is restored below.
-    unsafe {
-        syscall(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]);
+    let is_blocked = unsafe {
         syscall(libc::SYS_rt_sigpending, [&raw mut pending as usize, SIZE, 0, 0, 0, 0]);
-    }
+        syscall(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) == 0
+    };
     write_all(fd, text);
-    let (raised, no_wait) = (RAISED_BY_WRITES & !pending, [0_u64; 2]);
+    if is_blocked {
+        take_raised(RAISED_BY_WRITES & !pending, mask);
+    }
+}
+
+/// Takes signals from this thread that are pending, and sets its mask. A separate function, so that
+/// the sets are stored just before the calls: while a write waits, the stack can be evicted, and
+/// the kernel does not wait for its pages.
+#[inline(never)]
+fn take_raised(raised: u64, mask: u64) {
+    const SIZE: usize = size_of::<u64>();
+    let at = |set: &u64| std::ptr::from_ref(set) as usize;
+    let no_wait = [0_u64; 2];
     // SAFETY: the kernel reads a signal set and a time, and restores the mask that it returned.
     unsafe {
         while syscall(

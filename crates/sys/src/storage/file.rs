@@ -72,7 +72,7 @@ pub(crate) fn is_kernel_swap(file: BorrowedFd<'_>) -> bool {
 impl SwapFile {
     /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it. Fails if
     /// a page written to the file cannot be read back. This test is skipped if the file system
-    /// reports support for direct I/O.
+    /// reports support for direct I/O, or is full.
     pub fn open(directory: &Path) -> Result<Self, FileError> {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -104,7 +104,13 @@ impl SwapFile {
         if direct && file.reports_direct_io() {
             return Ok(file);
         }
-        file.probe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        if let Err(error) = file.probe() {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            // A full file system cannot be tested. Buffered transfers need no test.
+            if direct || !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
+                return Err(errno);
+            }
+        }
         if !direct {
             // Neighbouring slots hold unrelated pages, so the kernel's readahead would only fill
             // the page cache. If the kernel refuses, that costs memory, not data.

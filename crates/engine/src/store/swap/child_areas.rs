@@ -130,7 +130,7 @@ impl ChildAreas {
                 let file = SwapFile::open(path).map_err(|error| error.to_string())?;
                 // No rings: they would need descriptors for each context.
                 let device = MirrorDevice::over(FileDevice::new(file, true), *mirror);
-                Backing::growing(device, growing.limit_bytes, self.reserve_bytes)
+                Backing::growing(device, growing.limit_bytes, self.reserve_bytes).even_if_full()
             }
             Medium::Remote(fd) => {
                 let device = RemoteDevice::inherited(*fd).map_err(|error| error.to_string())?;

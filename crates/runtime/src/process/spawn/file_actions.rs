@@ -1,10 +1,12 @@
 //! Copies of the file actions of `posix_spawn`, which leave the engine's descriptors open.
 //!
-//! glibc carries the actions out in the child by instructions of its own, so the functions that hide
-//! the engine's descriptors do not see them.
+//! glibc carries the actions out in the child by instructions of its own, so the functions that
+//! hide the engine's descriptors do not see them.
 
 use super::argument_copies::{Copies, Readable};
 use crate::process::descriptors::{for_each_open, is_engine_descriptor, last_hidden_from};
+use softswap_sys::exemption;
+use std::cell::Cell;
 use std::ffi::c_char;
 
 pub(super) type FileActions = *const libc::posix_spawn_file_actions_t;
@@ -53,9 +55,14 @@ fn number(action: &Action) -> u32 {
     }
 }
 
-/// Returns the last descriptor that an action must leave open, if it would close one.
+/// Returns the last descriptor that an action must leave open, if it would close one. Under the
+/// program's own filter the action stays as it is: the filter may kill the process for listing its
+/// descriptors. The child then has a fixed budget.
 fn last_to_keep(action: &Action) -> Option<u32> {
-    if tag(action) == CLOSE_FROM { last_hidden_from(number(action)) } else { None }
+    match tag(action) {
+        CLOSE_FROM if !exemption::is_in_force() => last_hidden_from(number(action)),
+        _ => None,
+    }
 }
 
 /// Actions of the program.
@@ -70,7 +77,7 @@ impl<'a> GivenActions<'a> {
     /// # Safety
     /// `actions` is a valid file-actions object.
     pub(super) unsafe fn of(actions: &'a libc::posix_spawn_file_actions_t) -> Self {
-        // SAFETY: the object starts with these fields in glibc, and `used` actions are in the array.
+        // SAFETY: the object starts with these fields in glibc; the array has `used` actions.
         let (object, list) = unsafe {
             let object = *(&raw const *actions).cast::<Actions>();
             let list: &[Action] = match object.used {
@@ -84,7 +91,7 @@ impl<'a> GivenActions<'a> {
             if last_to_keep(action).is_some() {
                 // If the list cannot be read, the copy is the action itself.
                 let _ = for_each_open(number(action), |_| open += 1);
-                open += SPARE + list.len();
+                open += 2 * SPARE + list.len();
             }
             open + 1
         });
@@ -102,28 +109,45 @@ impl<'a> GivenActions<'a> {
     /// Copies the actions. `copies` has space for [`GivenActions::copy_bytes`].
     pub(super) fn copy(&self, copies: &mut Copies) -> FileActions {
         let array = copies.take(self.most * size_of::<Action>()).cast::<Action>();
-        let mut used = 0;
-        let mut add = |action: Action| {
-            if used < self.most {
-                // SAFETY: `used` is within the array.
-                unsafe { array.add(used).write(action) };
-                used += 1;
-            }
+        let used = Cell::new(0);
+        let add = |action: Action| {
+            // SAFETY: at most `most` actions are added, as many as the array has.
+            unsafe { array.add(used.get()).write(action) };
+            used.set(used.get() + 1);
         };
         for (index, action) in self.list.iter().enumerate() {
             let mut copy = *action;
             if let Some(word) = path_word(action) {
                 copy[word] = copies.copy_text(action[word] as *const c_char) as usize;
             }
-            match last_to_keep(action) {
-                // For the program, the number is not open.
-                None if tag(action) == CLOSE && is_engine_descriptor(number(action) as i32) => {}
-                None => add(copy),
-                Some(last) => close_around(&self.list[..index], number(action), last, &mut add),
+            let Some(last) = last_to_keep(action) else {
+                // For the program, the engine's numbers are not open.
+                if tag(action) != CLOSE || !is_engine_descriptor(number(action) as i32) {
+                    add(copy);
+                }
+                continue;
+            };
+            // Each later action needs a place. Other threads may have opened many descriptors since
+            // they were counted.
+            let begin = used.get();
+            let mut left = (self.most - begin).saturating_sub(self.list.len() - 1 - index);
+            let mut is_full = false;
+            let is_listed =
+                close_around(&self.list[..index], number(action), last, |action| match left {
+                    0 => is_full = true,
+                    _ => {
+                        left -= 1;
+                        add(action);
+                    }
+                });
+            if is_full || !is_listed {
+                // The child loses the engine's descriptors, and has a fixed budget.
+                used.set(begin);
+                add(copy);
             }
         }
-        let object =
-            Actions { actions: array, allocated: used as i32, used: used as i32, ..self.object };
+        let count = used.get() as i32;
+        let object = Actions { actions: array, allocated: count, used: count, ..self.object };
         // SAFETY: `Actions` is plain data without padding.
         let bytes = unsafe {
             std::slice::from_raw_parts((&raw const object).cast::<u8>(), size_of::<Actions>())
@@ -133,24 +157,42 @@ impl<'a> GivenActions<'a> {
 }
 
 /// Adds actions that close what is open from `first` on, or opened by `earlier` actions, except the
-/// engine's descriptors, of which `last` is the highest.
-fn close_around(earlier: &[Action], first: u32, last: u32, add: &mut impl FnMut(Action)) {
-    let close = |number: u32| [CLOSE as usize, number as usize, 0, 0];
-    let in_range = |number: u32| (first..=last).contains(&number);
-    let mut add_open = |open: i32| {
-        if in_range(open as u32) {
-            add(close(open as u32));
+/// engine's descriptors, of which `last` is the highest. Other threads open the lowest free numbers
+/// meanwhile, so actions close these, too. Returns false if the descriptors cannot be listed.
+fn close_around(earlier: &[Action], first: u32, last: u32, mut add: impl FnMut(Action)) -> bool {
+    let is_closed =
+        |at: u32| earlier.iter().any(|action| tag(action) == CLOSE && number(action) == at);
+    // At or above the limit, glibc's child fails if the number is not open.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let is_below_limit = |at: u32| limit.is_none_or(|limit| u64::from(at) < limit);
+    let mut close = |at: u32| add([CLOSE as usize, at as usize, 0, 0]);
+    let (mut next, mut spare) = (first, SPARE);
+    let mut close_free = |until: u32, close: &mut dyn FnMut(u32)| {
+        while next < until && spare > 0 {
+            if is_below_limit(next) && !is_engine_descriptor(next as i32) {
+                close(next);
+                spare -= 1;
+            }
+            next += 1;
         }
+        next = until.saturating_add(1);
     };
-    if for_each_open(first, &mut add_open).is_err() {
-        // Without the list the child loses the engine's descriptors, and has a fixed budget.
-        add([CLOSE_FROM as usize, first as usize, 0, 0]);
-        return;
+    let is_listed = for_each_open(first, |open| {
+        let open = open as u32;
+        if open <= last {
+            close_free(open, &mut close);
+            if !is_closed(open) {
+                close(open);
+            }
+        }
+    });
+    close_free(last, &mut close);
+    for action in earlier.iter().filter(|action| matches!(tag(action), DUPLICATE | OPEN)) {
+        let opened = number(action);
+        if (first..=last).contains(&opened) && !is_engine_descriptor(opened as i32) {
+            close(opened);
+        }
     }
-    let opened =
-        earlier.iter().filter(|action| matches!(tag(action), DUPLICATE | OPEN)).map(number);
-    opened
-        .filter(|opened| in_range(*opened) && !is_engine_descriptor(*opened as i32))
-        .for_each(|opened| add(close(opened)));
     add([CLOSE_FROM as usize, last as usize + 1, 0, 0]);
+    is_listed.is_ok()
 }
