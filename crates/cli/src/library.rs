@@ -29,9 +29,9 @@ pub fn find() -> Result<PathBuf, Refusal> {
     let Some(found) = places.iter().find(|path| path.is_file()) else {
         let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
         return Err(Refusal::own(format!(
-            "the runtime library {NAME} is missing: looked for {}; \
-             install softswap again, as before (wheel, package or `make install`), or set {VARIABLE} \
-             to its path",
+            "the runtime library {NAME} is missing: looked for {}; install softswap again, \
+             as before (wheel, package, `make install` or `make build`), or set {VARIABLE} to its \
+             path",
             looked.join(" and ")
         )));
     };
@@ -56,7 +56,7 @@ pub(crate) fn not_run(program: &Path, what_it_does: &str, error: &io::Error) -> 
     match error.kind() {
         io::ErrorKind::NotFound => format!(
             "{name}, which {what_it_does}, is missing: looked for {shown}; install softswap \
-             again, as before (wheel, package or `make install`)"
+             again, as before (wheel, package, `make install` or `make build`)"
         ),
         _ => format!("{shown} cannot be run: {}", plain(error)),
     }
