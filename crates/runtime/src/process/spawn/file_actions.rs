@@ -188,9 +188,9 @@ fn close_around(earlier: &[Action], first: u32, last: u32, mut add: impl FnMut(A
     });
     close_free(last, &mut close);
     for action in earlier.iter().filter(|action| matches!(tag(action), DUPLICATE | OPEN)) {
-        let opened = number(action);
-        if (first..=last).contains(&opened) && !is_engine_descriptor(opened as i32) {
-            close(opened);
+        // A number of the engine's is the program's in the child from this action on.
+        if (first..=last).contains(&number(action)) {
+            close(number(action));
         }
     }
     add([CLOSE_FROM as usize, last as usize + 1, 0, 0]);
