@@ -45,8 +45,6 @@ mechanisms! {
     FaultReadahead = "fault_readahead";
     /// Without it only streams of adjacent pages are detected.
     Strides = "strides";
-    /// Without it windows always have their maximum size.
-    Accuracy = "accuracy";
     /// Without it pages at learnt offsets are not read with a faulting page.
     OffsetPrefetch = "offset_prefetch";
     /// Without it pages read from a slot keep no copy there.

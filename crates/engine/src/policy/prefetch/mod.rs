@@ -3,6 +3,5 @@
 pub mod advised;
 pub(crate) mod window;
 pub(crate) mod strides;
-pub(crate) mod accuracy;
 pub mod readahead;
 pub(crate) mod offset_prefetch;

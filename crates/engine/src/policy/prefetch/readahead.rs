@@ -14,13 +14,11 @@
 //! reaches first is the window's marker: it stays absent, so its touch faults and starts the next
 //! window, twice as long. Resident pages are skipped, because they cannot be markers. Until its
 //! touch, the marker's content is cached ([`ReadAheadPages`](crate::store::read_ahead_pages)). A
-//! marker that is not reached within a number of faults counts as lost, and its pages were read for
-//! nothing. If that happens often, windows get shorter ([`Accuracy`]). Linux's readahead has the
-//! same marker, as a flag of a cached page.
+//! marker that is not reached within a number of faults counts as lost: its pages were read for
+//! nothing. Linux's readahead has the same marker, as a flag of a cached page.
 
 use crate::base::page::{Claim, PageNo, PageTable, SlotCopy};
 use crate::policy::mechanism::{Mechanism, Without};
-use crate::policy::prefetch::accuracy::Accuracy;
 use crate::policy::prefetch::strides::Strides;
 use crate::policy::prefetch::window::{
     DOWN, FIRST_WINDOW, REQUEST_PAGES, ReadRequest, ReadaheadWindow, Stride, UP,
@@ -92,10 +90,6 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     }
 }
 
-fn max_window(budget_pages: usize) -> usize {
-    (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW)
-}
-
 /// Followed streams and their requests.
 #[derive(Debug)]
 pub struct Readahead {
@@ -114,7 +108,8 @@ pub struct Readahead {
     /// Maximum pages of the next windows of all streams together.
     all: AtomicUsize,
     max_requests: AtomicUsize,
-    accuracy: Accuracy,
+    /// Maximum pages of a window.
+    max_window: AtomicUsize,
     strides: Strides,
     /// The most recent requested windows; a ring.
     in_flight: [AtomicU64; IN_FLIGHT],
@@ -133,7 +128,7 @@ impl Readahead {
             asleep: AtomicU32::new(0),
             all: AtomicUsize::new(0),
             max_requests: AtomicUsize::new(1),
-            accuracy: Accuracy::new(FIRST_WINDOW, max_window(budget_pages)),
+            max_window: AtomicUsize::new(FIRST_WINDOW),
             strides: Strides::new(),
             in_flight: [const { AtomicU64::new(0) }; IN_FLIGHT],
             request_count: AtomicUsize::new(0),
@@ -146,7 +141,8 @@ impl Readahead {
         let requests = (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS);
         self.max_requests.store(requests, Ordering::Relaxed);
         self.all.store(budget_pages / ALL_SHARE, Ordering::Relaxed);
-        self.accuracy.resize(max_window(budget_pages));
+        let max_window = (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW);
+        self.max_window.store(max_window, Ordering::Relaxed);
     }
 
     /// Enables or disables requests. They are made only while threads serve them.
@@ -206,22 +202,14 @@ impl Readahead {
         if !window.is_requested() {
             return None;
         }
-        self.accuracy.reached(window.pages);
         let (other_streams, lost) = self.other_streams();
         // Concurrent streams share the memory for pages read ahead; otherwise they would evict each
         // other's pages.
         let all = self.all.load(Ordering::Relaxed);
-        let longest = (all / (other_streams + 1)).clamp(FIRST_WINDOW, self.longest());
+        let max_window = self.max_window.load(Ordering::Relaxed);
+        let longest = (all / (other_streams + 1)).clamp(FIRST_WINDOW, max_window);
         let next = window.next(longest).and_then(|next| ahead.first_missing(next));
         Some(lost + next.map_or(0, |next| u64::from(self.request(next))))
-    }
-
-    fn longest(&self) -> usize {
-        if self.without.has(Mechanism::Accuracy) {
-            self.accuracy.most()
-        } else {
-            self.accuracy.longest()
-        }
     }
 
     /// Returns the number of followed streams, and the number of lost windows, which are removed.
@@ -230,15 +218,13 @@ impl Readahead {
         let (mut followed, mut lost) = (0, 0);
         for place in &self.markers {
             let bits = place.load(Ordering::Relaxed);
-            let Some(window) = ReadaheadWindow::from_bits(bits).filter(|it| it.is_requested())
-            else {
+            if !ReadaheadWindow::from_bits(bits).is_some_and(|window| window.is_requested()) {
                 continue;
-            };
+            }
             if ReadaheadWindow::age(bits, now) < LIFE_FAULTS {
                 followed += 1;
             } else if place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                self.accuracy.lost(window.pages);
                 lost += 1;
             }
         }
@@ -346,10 +332,6 @@ impl Readahead {
             return false;
         }
         place.store(window.to_bits(now), Ordering::Relaxed);
-        // A window that is requested again is not lost.
-        if let Some(before) = before.filter(|before| before.marker != window.marker) {
-            self.accuracy.lost(before.pages);
-        }
         before.is_some()
     }
 

@@ -184,24 +184,6 @@ fn touch_of_pending_page_starts_no_stream() {
 }
 
 #[test]
-fn unused_windows_shrink_next_ones() {
-    let streams = served();
-    let reach = |index: u64| {
-        streams.next_window(Touch::Marker(window(index * 1000, 64, UP)), &NO_RESIDENT_FAR_AHEAD);
-        all(&streams).iter().map(|request| request.range().count()).sum::<usize>()
-    };
-    assert_eq!(reach(1), 128);
-    // Each window leaves a marker that is never touched and expires.
-    let shorter = (2..200).map(|index| {
-        (0..LIFE_FAULTS).for_each(|_| assert_eq!(streams.reach(7), Touch::Isolated));
-        reach(index)
-    });
-    let shorter: Vec<_> = shorter.collect();
-    assert!(shorter.is_sorted_by(|a, b| a >= b), "{shorter:?}");
-    assert!(shorter.last().is_some_and(|pages| *pages < 64), "{shorter:?}");
-}
-
-#[test]
 fn stream_ends_at_address_bounds() {
     let streams = served();
     for page in [2, 1, 0] {
