@@ -120,10 +120,17 @@ static int look_at_memory(void)
     return bad;
 }
 
-/* Tests each inherited descriptor, from 3 on, except `own`. */
-static int look_at_descriptors(int own)
+/* Returns true for a file of /proc that shows the memory or the mappings of a process. */
+static int shows_memory(const char *path)
 {
-    int bad = 0;
+    const char *last = strrchr(path, '/');
+    return !strncmp(path, "/proc/", 6) && (!strcmp(last, "/mem") || !strcmp(last, "/maps"));
+}
+
+/* Tests each inherited descriptor, from 3 on, except `own`. */
+static int look_at_descriptors(int own, const unsigned char *memory)
+{
+    int bad = 0, self = raw(SYS_getpid, 0, 0, 0, 0, 0, 0);
     for (int fd = 3; fd < 65536; fd++) {
         char path[64], to[256];
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -131,10 +138,17 @@ static int look_at_descriptors(int own)
         if (len < 0 || fd == own)
             continue;
         to[len] = 0;
-        if (strstr(to, "io_uring") || strstr(to, "/maps"))
+        if (strstr(to, "io_uring") || (shows_memory(to) && atoi(to + 6) != self))
             bad |= fails("a descriptor of the parent", to);
         if (raw(SYS_io_uring_enter, fd, 0, 0, 0, 0, 0) >= 0)
             bad |= fails("a ring", to);
+        /* The parent's memory has the same addresses. */
+        for (unsigned long at = 0; shows_memory(to) && at < memory_bytes; at += PAGE)
+            if (raw(SYS_pread64, fd, (long)piece, PAGE, (long)memory + at, 0, 0) > 0 &&
+                has_marker(piece, PAGE)) {
+                bad |= fails("the parent's memory can be read", to);
+                break;
+            }
         if (!strstr(to, "(deleted)") || strstr(to, "memfd:"))
             continue;
         for (long at = 0, got; (got = raw(SYS_pread64, fd, (long)piece, sizeof piece, at, 0, 0)) > 0;
@@ -165,7 +179,7 @@ static int work(int ready, unsigned char *memory, int is_raw)
     int bad = look_at_memory();
     if (is_raw)
         return bad;
-    bad |= look_at_descriptors(ready);
+    bad |= look_at_descriptors(ready, memory);
     /* Pages from before the fork are unchanged; some are read from the parent's area. */
     for (unsigned long at = 0; at < memory_bytes; at += PAGE) {
         if (*(unsigned long *)(memory + at) != (at ^ 0x5eed))
@@ -176,8 +190,8 @@ static int work(int ready, unsigned char *memory, int is_raw)
     return bad;
 }
 
-/* Checks that the child shares no ring, no userfaultfd and no view of the mappings with its
- * parent. */
+/* Checks that the child shares no ring, no userfaultfd and no view of the memory or the mappings
+ * with its parent. */
 static void check_files_in_common(pid_t child)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -189,7 +203,7 @@ static void check_files_in_common(pid_t child)
         if (len < 0)
             continue;
         to[len] = 0;
-        if (!strstr(to, "io_uring") && !strstr(to, "userfaultfd") && !strstr(to, "/maps"))
+        if (!strstr(to, "io_uring") && !strstr(to, "userfaultfd") && !shows_memory(to))
             continue;
         for (int fd = 3; fd < 16384; fd++)
             CHECK(syscall(SYS_kcmp, getpid(), child, KCMP_FILE, atoi(it->d_name), fd) != 0);

@@ -128,7 +128,7 @@ impl Parking {
         used_bytes: impl Fn() -> u64,
     ) {
         let began = Instant::now();
-        let (mut least_bytes, mut progress) = (u64::MAX, began);
+        let (mut last_bytes, mut progress) = (u64::MAX, began);
         loop {
             {
                 let inner = self.lock();
@@ -150,9 +150,11 @@ impl Parking {
                 });
             }
             let used_bytes = used_bytes();
-            if used_bytes < least_bytes {
-                (least_bytes, progress) = (used_bytes, Instant::now());
+            // Compared with the last value, not the least: a process that has just woken adds its own.
+            if used_bytes < last_bytes {
+                progress = Instant::now();
             }
+            last_bytes = used_bytes;
             let is_done = ledger.members_at(Eviction::Running) == 0 && began.elapsed() > BEGIN;
             if is_done || progress.elapsed() > STUCK {
                 break;

@@ -66,9 +66,13 @@ os.wait()
 #[test]
 fn child_has_no_key_of_later_parent_pages() {
     let dir = disk_dir();
-    for (way, options) in
-        [("fork", &[][..]), ("fork", &["--no-io-uring"]), ("fork", &["--pool=1M"]), ("raw", &[])]
-    {
+    for (way, options) in [
+        ("fork", &[][..]),
+        ("fork", &["--no-io-uring"]),
+        ("fork", &["--pool=1M"]),
+        ("fork", &["--faults=protection"]),
+        ("raw", &[]),
+    ] {
         let swapped = Swapped::within("24M").swap(dir.path().display()).options(options);
         let report = swapped.run_ok("worker", &[way]);
         assert_eq!(report.ended.stdout_text(), "ok worker\n", "{way} {options:?}");
