@@ -94,7 +94,7 @@ demo: build ## run a real program in a quarter of the memory it needs
 test-long: ## run every test in all ways and as all users, with guests and many repetitions (a day; root)
 	tests/run.sh long
 
-test-flaky: ## run the tests N=5 times beside busy loops, all or ONLY=pattern, and list what failed
+test-flaky: ## run the tests N=5 times while busy loops run, all or ONLY=pattern, and list what failed
 	tests/run.sh flaky --times "$(or $(N),5)" --only "$(ONLY)"
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside

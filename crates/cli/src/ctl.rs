@@ -66,7 +66,7 @@ enum Action {
     /// Pause a program and all that it has started, and free their DRAM
     ///
     /// PID is that of `softswap run`. While their page faults wait, the processes write all of
-    /// their memory to the swap areas; then they are stopped. What stays in DRAM: memory outside
+    /// their memory to the swap areas; then they are stopped. These stay in DRAM: memory outside
     /// the budget, and that of forked children and their parents, of programs with seccomp filters
     /// of their own, of processes that were stopped before, of sleeping processes up to 64 MiB, and
     /// of a program that sleeps alone in a fixed budget.

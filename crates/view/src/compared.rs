@@ -47,7 +47,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
         Row::of("at most in the pool", all(|it| it.pool_peak_bytes, |it| &it.pool_bytes), size),
         Row::of("at most on the disk", all(|it| it.disk_peak_bytes, |it| &it.disk_bytes), size),
         Row::of("pages out", of(|it| it.pages_out), number),
-        Row::of("packed", both.map(|it| it.compression_ratio.unwrap_or(0.0)), |ratio| {
+        Row::of("compressed", both.map(|it| it.compression_ratio.unwrap_or(0.0)), |ratio| {
             format!("{ratio:.2} to 1")
         }),
         Row::of("read", all(|it| it.bytes_read, |it| &it.bytes_read), size),

@@ -98,7 +98,7 @@ fn tiles(report: &Report) -> String {
         ("program memory", bytes(report.mapped_peak_bytes)),
         ("at most in the pool", bytes(report.pool_peak_bytes)),
         ("at most on the disk", bytes(report.disk_peak_bytes)),
-        ("packed", ratio.map_or_else(|| "nothing".into(), |ratio| format!("{ratio:.2} to 1"))),
+        ("compressed", ratio.map_or_else(|| "nothing".into(), |ratio| format!("{ratio:.2} to 1"))),
         ("faults from the disk", count(report.faults_of("disk"))),
     ];
     let mut all = vec![
@@ -139,7 +139,7 @@ fn other_budgets(report: &Report) -> String {
     let points = curve.points().map(|point| (point.budget_bytes as f64, point.stalled_ns / 1e9));
     let now = (report.budget_bytes as f64, report.stalled_ns as f64 / 1e9);
     let plot = Plot {
-        title: "Time stalled over all threads, by the budget, about",
+        title: "Estimated time stalled, over all threads, by budget",
         x: Unit::Bytes,
         y: Unit::Seconds,
         is_stacked: false,

@@ -133,7 +133,7 @@ fn waited(report: &Report) -> String {
     match report.share_of_time(stalled_ns) {
         ..MIN_SHARE => "it hardly waited for memory".into(),
         share @ ..=1.0 => format!("it waited for memory {:.0} % of the time", share * 100.0),
-        _ => format!("its threads waited {} for memory in all", nanoseconds(stalled_ns)),
+        _ => format!("it waited {} for memory, added up over all threads", nanoseconds(stalled_ns)),
     }
 }
 
@@ -432,8 +432,8 @@ fn areas(areas: &Areas) -> Option<String> {
 fn buffers(bounce: &Bounce) -> Option<String> {
     (bounce.misses > 0).then(|| {
         format!(
-            "{} times none was free: {} temporary buffers, {} pools added, {} released",
-            count(bounce.misses),
+            "no free buffer {}: {} temporary buffers, {} pools added, {} released",
+            counted(bounce.misses, "time", "times"),
             count(bounce.lent),
             count(bounce.pools_grown),
             count(bounce.pools_released),
@@ -444,11 +444,11 @@ fn buffers(bounce: &Bounce) -> Option<String> {
 fn waits(polling: &Polling) -> Option<String> {
     let Polling { considered, polled, hit, slept, overslept, .. } = polling;
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole as f64;
-    let how = if polling.device_polling { "asking the device" } else { "watching the ring" };
+    let queue = if polling.device_polling { "the device" } else { "the completion queue" };
     let polled = match *polled {
         0 => "none polled".to_string(),
         polled => format!(
-            "{:.0}% polled ({how}), {:.0}% of these completed while polling",
+            "{:.0}% polled {queue}, {:.0}% of these completed while polling",
             share(polled, *considered),
             share(*hit, polled)
         ),
@@ -466,11 +466,14 @@ fn waits(polling: &Polling) -> Option<String> {
         .then(|| format!("{} for pages, {polled}{slept}; {cpu} of CPU time", count(*considered)))
 }
 
-fn stalls(report: &Report) -> String {
-    let counted = |number: u64, one: &str, many: &str| match number {
+fn counted(number: u64, one: &str, many: &str) -> String {
+    match number {
         1 => format!("1 {one}"),
         number => format!("{} {many}", count(number)),
-    };
+    }
+}
+
+fn stalls(report: &Report) -> String {
     let reclaims = counted(report.direct_reclaims, "direct reclaim", "direct reclaims");
     let ahead = match report.reclaimed_ahead {
         0 => String::new(),

@@ -46,7 +46,10 @@ fn summary_states_exit_and_wait_time() {
     for (report, expected) in [
         (run(exited(0), 2), format!("{finished} it waited for memory 20 % of the time")),
         (run(exited(0), 0), format!("{finished} it hardly waited for memory")),
-        (run(exited(0), 35), format!("{finished} its threads waited 35.00 s for memory in all")),
+        (
+            run(exited(0), 35),
+            format!("{finished} it waited 35.00 s for memory, added up over all threads"),
+        ),
         (
             run(exited(3), 2),
             "softswap: prog exited with status 3 after 10.00 s; it waited for memory 20 % of the \

@@ -87,8 +87,8 @@ pub(super) struct Profile {
     pub(super) memory: Vec<AllocationSite>,
     #[serde(skip)]
     pub(super) stacks: Vec<(Vec<String>, u64)>,
-    /// Hint how to see the interpreted program's functions, if its interpreter waited for more than
-    /// a quarter of the time and wrote no names.
+    /// Advice how to get names of interpreted functions: set if the interpreter waited for over a
+    /// quarter of the time, and there is no perf map.
     #[serde(skip)]
     pub(super) interpreted: Option<&'static str>,
 }

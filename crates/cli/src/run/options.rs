@@ -9,9 +9,10 @@ use std::path::PathBuf;
 
 /// Run a program within a budget of DRAM.
 ///
-/// Memory of the program beyond the budget is compressed. What does not fit
-/// compressed is written to an unlinked file in the swap directory. The program
-/// needs no change; it must be a dynamically linked x86-64 program for glibc.
+/// Memory of the program beyond the budget is compressed. Pages that do not
+/// compress, or do not fit even compressed, are written to an unlinked file in
+/// the swap directory. The program needs no change; it must be a dynamically
+/// linked x86-64 program for glibc.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 #[command(override_usage = "softswap run [OPTIONS] [--] PROGRAM [ARG...]")]

@@ -143,7 +143,7 @@ counters! {
     /// Pages not offered to the pool because it was full or the budget had no free memory.
     PoolRefusals,
     /// Pages written to the disk without being offered to the pool: pages of streams, and pages
-    /// that a full pool would gain too little from.
+    /// whose storage in a full pool would save too few reads.
     PoolPassed,
     /// Pages written back from the pool to the swap area.
     PagesWrittenBack,

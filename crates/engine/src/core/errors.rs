@@ -85,7 +85,7 @@ pub enum DecompressError {
 /// No page can be evicted.
 #[derive(Debug, thiserror::Error)]
 pub enum Exhausted {
-    #[error("memory is full: {0} (with `softswap run`: --swap DIR:SIZE, or a larger --memory)")]
+    #[error("memory is full: {0}")]
     NoSlot(NoSlot),
     #[error(
         "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB, and the \

@@ -104,7 +104,7 @@ impl Stores {
     pub(crate) fn report_buffers(&self) {
         let usage = self.bounce.usage();
         let figures = [
-            (Counter::BounceSlots, usage.slots as u64),
+            (Counter::BounceSlots, usage.pages as u64),
             (Counter::BounceUsed, usage.used as u64),
             (Counter::BouncePeakSlots, usage.high_water as u64),
             (Counter::BounceTransient, usage.transient as u64),

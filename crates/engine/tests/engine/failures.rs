@@ -311,7 +311,7 @@ fn messages_state_cause_and_remedy() {
         (ExtentMap::new(1).unwrap().lookup(7).unwrap_err().to_string(), "page 7 is outside"),
         (slots.free(7, 1).unwrap_err().to_string(), "slots 7..8"),
         (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
-        (full.to_string(), "(`--swap DIR:SIZE`), or add another swap area"),
+        (full.to_string(), "`--swap DIR:SIZE`, add another swap area, or raise --memory"),
         (
             DecompressError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
             "cannot be decompressed (compressed page has",

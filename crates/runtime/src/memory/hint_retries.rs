@@ -22,8 +22,8 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::process_image;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Consecutive hints that are ignored. Go's runtime stops after 128 of them, Java's other
-/// collectors after fewer.
+/// Number of consecutive hinted reservations mapped elsewhere before hints are followed. More than
+/// Go (128) or Java's collectors except ZGC try.
 const IGNORED_HINTS: usize = 160;
 /// Number of consecutive reservations that the program has unmapped.
 static UNMAPPED_IN_ROW: AtomicUsize = AtomicUsize::new(0);

@@ -141,8 +141,8 @@ pub(crate) fn become_child(engine: &Engine) {
     engine.inherit_held(own.map(|range| range.get().held as usize).sum());
 }
 
-/// Forgets, in a forked child of a sleeping process, the tables of other threads. Calls of such a
-/// process hold nothing.
+/// Forgets, in a forked child of a sleeping process, the tables of other threads. Calls of a
+/// sleeping process pin nothing, so no pins are lost.
 pub(crate) fn forget_other_threads() {
     let own = Table(PINNED.get());
     TABLES.with(|tables| tables.retain(|table| *table == own));

@@ -78,7 +78,7 @@ pub(super) fn is_last_of_program() -> bool {
         thread != raw::current_thread()
             && !numbers().any(|number| number == thread)
             && !kernel::is_io_worker(thread)
-            // The main thread stays in the list until the process ends.
+            // The main thread stays in the list until the process exits.
             && !matches!(kernel::activity(thread), Ok(kernel::Activity::Exited))
     };
     // The program's heap may be managed, and this thread is about to exit.

@@ -37,7 +37,7 @@ const CHECK_MS: u64 = IDLE_MS / 2;
 /// Divisor: a process claims its working set and 1/12 more, for watermarks and the engine.
 const MARGIN_PART: u64 = 12;
 /// Evicted pages of the working set are estimated as 3/2 of the mean distance of the first
-/// refaults, because the longest distances are seen last.
+/// refaults: the mean is too low at first, because pages with long distances refault last.
 const DISTANCES_IN_HALVES: u64 = 3;
 /// If a process waits for more than this share of the time since its working set was swapped in,
 /// the memory did not suffice, in thousandths.

@@ -139,8 +139,8 @@ pub struct Walk {
 const UNKNOWN_BYTES: usize = 256;
 const MAX_WALK_BYTES: usize = 4096;
 
-/// Returns the bytes in which a call may have pointers that no [`Structure`] describes; for SG_IO,
-/// the vectors of an array.
+/// Returns the bytes to search for pointers, for calls without a [`Structure`]. SG_IO has one, and
+/// is searched too: its array of vectors.
 pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     let [first, second, third, fourth, fifth, _] = *arguments;
     if structure_of(number, arguments).is_some() && second != SG_IO {

@@ -118,7 +118,7 @@ fn pool_is_added_on_request_and_released_when_idle() {
     assert_eq!(pools.usage().released, 0, "the pools were in use recently");
     pools.release_idle(200_000_000_000);
     let usage = pools.usage();
-    assert_eq!((usage.grown, usage.released, usage.slots), (2, 2, 16));
+    assert_eq!((usage.grown, usage.released, usage.pages), (2, 2, 16));
     assert_eq!(pools.extra_bytes(), 0);
     assert!(pools.take(0, 1).is_none());
     drop(first);
@@ -242,7 +242,7 @@ fn threads_never_share_buffers_while_pools_change() {
     let usage = pools.usage();
     assert_eq!((usage.used, usage.transient), (0, 0));
     assert!(usage.grown > 0 && usage.released > 0);
-    assert_eq!(take_all(&pools, 0).len(), usage.slots);
+    assert_eq!(take_all(&pools, 0).len(), usage.pages);
 }
 
 proptest! {

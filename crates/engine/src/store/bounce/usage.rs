@@ -7,11 +7,13 @@ use softswap_sys::primitive::Ordering::Relaxed;
 /// Statistics of the bounce buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    pub(crate) slots: usize,
+    /// Pages of the open pools.
+    pub(crate) pages: usize,
+    /// Pages of buffers taken from pools.
     pub(crate) used: usize,
     /// Sum of the areas' own peaks. It is not less than the real peak.
     pub(crate) high_water: usize,
-    /// Slots of transient buffers in use.
+    /// Pages of transient buffers in use.
     pub(crate) transient: usize,
     /// Buffers taken from pools so far.
     pub takes: u64,
@@ -41,7 +43,7 @@ impl Pools {
         };
         for (index, pool) in self.pools.iter().enumerate() {
             for area in &pool.areas {
-                usage.slots += if open >> index & 1 == 1 { area.slots() } else { 0 };
+                usage.pages += if open >> index & 1 == 1 { area.slots() } else { 0 };
                 usage.used += area.used();
                 usage.high_water += area.high_water.load(Relaxed) as usize;
                 usage.takes += area.takes.load(Relaxed);
@@ -72,7 +74,7 @@ impl Pools {
             "softswap: the bounce buffers are full ({wanted} bytes are needed; of {} bytes in \
              total, {} are used): threads wait until writes to the disk complete; a larger \
              --memory gives more buffers\n",
-            (usage.slots + usage.transient) * PAGE_SIZE,
+            (usage.pages + usage.transient) * PAGE_SIZE,
             (usage.used + usage.transient) * PAGE_SIZE,
         ))
     }

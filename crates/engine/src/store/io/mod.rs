@@ -107,9 +107,9 @@ pub trait Device: Send + Sync {
     /// Opens a channel for one fault context or reclaim thread; may allocate.
     fn open_lane(&self) -> Lane;
 
-    /// Passes the address range of most buffers, before lanes are opened, so that the device can
-    /// register it with io_uring. `None`: nothing is registered, because this area's lanes have no
-    /// rings.
+    /// Receives the address range of the first bounce pool and the reserve, before lanes are
+    /// opened, to register it with io_uring. `None`: nothing is registered, because this area's
+    /// lanes have no rings.
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
         let _ = range;
     }

@@ -427,7 +427,8 @@ impl Areas {
         &self.entry(index).area
     }
 
-    /// Returns an existing entry: a slot's owner has seen that its area was added.
+    /// Returns the entry of an area. It exists: slots are allocated only after their area was
+    /// added.
     fn entry(&self, index: usize) -> &Entry {
         self.list[index].get().expect("a slot of an area that was never added")
     }

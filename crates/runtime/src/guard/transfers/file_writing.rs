@@ -55,7 +55,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u6
             return Moved { result: 0, may_continue: false };
         }
         let result = part.call(call, step).issue_piece(vectors, step);
-        Moved { result, may_continue: part.is_followed(result) }
+        Moved { result, may_continue: part.is_undisturbed(result) }
     });
     if let Part::Claimed { .. } = part {
         let unwritten = bytes as isize - result.max(0);
@@ -128,9 +128,8 @@ impl Part {
         }
     }
 
-    /// Called after a piece. Returns true if no other writer has moved the end or the position
-    /// since the previous piece.
-    fn is_followed(&mut self, result: isize) -> bool {
+    /// Records the new end after a piece. Returns true if only this piece moved it.
+    fn is_undisturbed(&mut self, result: isize) -> bool {
         let Part::Next { fd, end, end_of } = self else { return true };
         let now = end_of(*fd);
         let is_alone = now.is_some() && now == end.map(|end| end + result.max(0) as usize);
