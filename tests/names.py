@@ -19,12 +19,12 @@ FILE = re.compile(r"`((?:crates|tests|docs|fuzz|examples)/[\w./-]+)`")
 def read_files():
     """Returns for each file its modules and types, and the names in them."""
     for file in sorted((ROOT / "crates").glob("*/src/**/*.rs")):
-        crate, _, *rooms = file.relative_to(ROOT / "crates").with_suffix("").parts
+        crate, _, *modules = file.relative_to(ROOT / "crates").with_suffix("").parts
         text = file.read_text()
-        rooms = {crate, *rooms} - {"mod", "lib"}
+        modules = {crate, *modules} - {"mod", "lib"}
         items = set(ITEM.findall(text))
-        names = rooms | items | set(VARIANT.findall(text)) | set(FIELD.findall(text))
-        yield rooms | items | set(EXTENDED.findall(text)), names
+        names = modules | items | set(VARIANT.findall(text)) | set(FIELD.findall(text))
+        yield modules | items | set(EXTENDED.findall(text)), names
 
 
 def main():

@@ -7,10 +7,10 @@
 
 mod areas;
 mod codec;
+mod compressed_slot;
 mod control;
 mod files;
 mod options;
-mod packed;
 mod proc_files;
 
 /// A target: its name, which is also its directory in the corpus, and its function.
@@ -31,7 +31,7 @@ targets! {
     /// Compression and decompression of pages.
     codec => codec::run;
     /// Several compressed pages in one slot.
-    packed => packed::run;
+    compressed_slot => compressed_slot::run;
     /// The header of a swap area.
     header => areas::header;
     /// Existing content of a file or device.

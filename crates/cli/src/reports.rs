@@ -111,12 +111,12 @@ pub(crate) fn advise(args: &AdviseArgs) -> Result<ExitCode, Refusal> {
     if let Some(times) = args.slowdown {
         return size_for(args, &report, times);
     }
-    let told = advice::of(&report);
+    let advice = advice::of(&report);
     if args.json {
-        return print_json(&serde_json::json!({ "advice": told }));
+        return print_json(&serde_json::json!({ "advice": advice }));
     }
-    let told: String = told.iter().map(|it| format!("{}\n  ({})\n", it.what, it.figure)).collect();
-    print(&told)?;
+    let lines = advice.iter().map(|it| format!("{}\n  ({})\n", it.what, it.figure));
+    print(&lines.collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }
 

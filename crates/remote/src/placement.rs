@@ -1,4 +1,5 @@
-//! Placement: the slots of the copies of each page.
+//! Placement: the slots of the copies of each page. In this module a slot is a hash slot of the
+//! cluster.
 //!
 //! Pages are grouped in *extents* of 31. With its headers an extent is just below 128 KiB, a size
 //! class of the servers' allocator. Extents are assigned to 512 groups. A group has one slot for

@@ -7,7 +7,7 @@ use crate::guard::advertised_memory;
 use crate::memory::{arenas, dlopen, inline_calls, libc_malloc_patch};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
-use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults, place as place_of_tree};
+use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults, bases as bases_of_tree};
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::descriptor::with_raised_limit;
 use softswap_sys::linked::is_go_program_that_forks;
@@ -27,7 +27,7 @@ static BEFORE_MIMALLOC: extern "C" fn() = arenas::ignore_variables;
 static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
-    raw::settle_stderr();
+    raw::record_stderr();
     // The default hook allocates and reads the environment, which is unsafe in interrupted code.
     // This one only writes a message, whether panics abort or unwind.
     std::panic::set_hook(Box::new(|panic| {
@@ -39,12 +39,12 @@ extern "C" fn on_load() {
     }));
     arenas::skip_collection_at_exit();
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
-    let place = place_of_tree(&lookup);
-    if let Some(place) = place {
-        aslr::inherit(place);
+    let bases = bases_of_tree(&lookup);
+    if let Some(bases) = bases {
+        aslr::inherit(bases);
         // Must precede all calls that the filter of an earlier program in this process would
         // reject.
-        aslr::settle(place);
+        aslr::place_gate(bases);
         exemption::detect_inherited();
     }
     let is_started = lookup("STARTED").is_some();
@@ -65,10 +65,10 @@ extern "C" fn on_load() {
         }
     };
     if !instance::is_asleep() {
-        instance::settle(is_managed);
+        instance::set_managed(is_managed);
     }
     if let Err(why) = while_blocked(libc_malloc_patch::install) {
-        report_not_redirected(&why);
+        report_not_patched(&why);
     }
     if let Err(why) = while_blocked(|| advertised_memory::begin(advertised_bytes)) {
         report_not_advertised(&why);
@@ -85,16 +85,16 @@ extern "C" fn on_load() {
         if let Err(why) = managing {
             // A sleeping program that a managed one has started runs unmanaged; any other fails.
             match is_started && instance::is_asleep() {
-                true => instance::settle(false),
+                true => instance::set_managed(false),
                 false => fail(&why),
             }
         }
         if !instance::is_plain() {
             inline_calls::trap_new_objects();
         }
-    } else if let Some(place) = place.filter(|_| !is_emulated) {
+    } else if let Some(bases) = bases.filter(|_| !is_emulated) {
         // Skipped under an emulator, where the reservation may use memory for each page.
-        aslr::hold(place);
+        aslr::hold(bases);
     }
     argument_copies::set_up();
     while_blocked(carried::hide);
@@ -106,7 +106,7 @@ fn is_under_valgrind() -> bool {
     std::env::var("LD_PRELOAD").is_ok_and(|preloaded| preloaded.contains("/vgpreload_"))
 }
 
-fn report_not_redirected(why: &std::io::Error) {
+fn report_not_patched(why: &std::io::Error) {
     raw::write_stderr(
         format!(
             "softswap: the C library's code cannot be patched ({why}): \

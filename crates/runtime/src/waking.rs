@@ -52,7 +52,7 @@ fn left_for_engine(memory_bytes: usize) -> usize {
 pub(crate) fn fall_asleep(config: &Config) -> bool {
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let mut limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
-    let Some(place) = config.place else { return false };
+    let Some(bases) = config.bases else { return false };
     // A swap file or device for this process alone must be opened at the start, so a process with
     // one does not sleep. If an area cannot be used, starting the engine reports the error.
     let has_files = |area: &AreaSpec| area.path.is_dir() && may_make_files(&area.path).is_ok();
@@ -81,7 +81,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     // A program inherits the filter of an awake process that starts it. The filter must not trap
     // memory calls of a sleeping process, so use the first window that no inherited filter traps.
     let is_free = |range: &Range<usize>| !sigsys::is_trapped(range.start);
-    let Some(range) = place.windows().find(is_free) else { return false };
+    let Some(range) = bases.windows().find(is_free) else { return false };
     let Some(len) = max_len_at(&range) else { return false };
     if config.ledger_fd.is_some() {
         let left_bytes = left_for_engine(memory_bytes);
@@ -122,7 +122,7 @@ fn prepare() {
 /// Makes this process unmanaged and prints the reason. The program may exceed its budget, but is
 /// not killed.
 fn run_unmanaged(why: &str) {
-    instance::settle(false);
+    instance::set_managed(false);
     tree::end_eviction();
     raw::write_stderr(
         format!(
@@ -215,7 +215,7 @@ enum Attempt {
 fn finish_attempt(attempt: Result<Attempt, String>) {
     const PAUSE_NS: u64 = 1_000_000_000;
     match attempt {
-        Ok(Attempt::IsUp) => instance::settle(true),
+        Ok(Attempt::IsUp) => instance::set_managed(true),
         Ok(Attempt::Later) => {
             if POSTPONED.fetch_add(1, Ordering::Relaxed) + 1 == TRIES_BEFORE_MESSAGE {
                 let process = raw::current_process();

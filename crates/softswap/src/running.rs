@@ -176,7 +176,7 @@ fn start(config: &Config) -> Result<Engine> {
 
 /// Returns the addresses that system calls may receive.
 fn guard() -> Result<Range<usize>> {
-    guarded_calls::area().map_err(|error| Error::Unsupported {
+    guarded_calls::guarded_range().map_err(|error| Error::Unsupported {
         reason: format!(
             "system calls cannot be guarded ({error}): the kernel, the container or another \
              library does not allow seccomp filters or SIGSYS, or this thread blocks that signal; \

@@ -70,7 +70,7 @@ stats! {
     /// First touches of pages, which are zero-filled.
     faults_zero = faults(&[Tier::Zero]);
     /// Faults on pages that were compressed, or still in DRAM.
-    faults_memory = faults(&[Tier::Staged, Tier::Standby, Tier::Filled, Tier::Pool]);
+    faults_memory = faults(&[Tier::Staged, Tier::Standby, Tier::SameFilled, Tier::Pool]);
     /// Faults on pages that were read from the disk.
     faults_disk = faults(&[Tier::Disk]);
     /// Time that threads waited for pages, in ns.

@@ -458,8 +458,12 @@ mod tests {
         for part in ["Raise the budget", "--memory 384M", "first touches of pages", "6.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let untold = Report { latencies: [].into(), ..run("disk", 6) };
-        assert!(suggestions(&untold).contains("Raise the budget"), "{}", suggestions(&untold));
+        let without_latencies = Report { latencies: [].into(), ..run("disk", 6) };
+        assert!(
+            suggestions(&without_latencies).contains("Raise the budget"),
+            "{}",
+            suggestions(&without_latencies)
+        );
         // Not more than the program's mapped memory.
         let small = Report { mapped_peak_bytes: 120 << 20, ..run("pool", 6) };
         assert!(suggestions(&small).contains("about 120.0 MiB"), "{}", suggestions(&small));

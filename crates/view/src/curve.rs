@@ -177,8 +177,8 @@ impl Curve {
         let pages: f64 = curve.kinds.iter().map(|kind| kind.all() * kind.pages).sum();
         let scale = (out_pages / pages.max(1.0)).clamp(ahead, ahead * MAX_UNSEEN);
         curve.kinds.iter_mut().for_each(|kind| kind.pages *= scale);
-        let told = curve.point(1.0, &curve.kinds);
-        let other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
+        let estimated = curve.point(1.0, &curve.kinds);
+        let other_ns = (report.stalled_ns as f64 - estimated.stalled_ns).max(0.0);
         curve.other_ns = other_ns * share_of((count + report.pages_read_ahead) as f64, evicted);
         curve.growth_ns = other_ns - curve.other_ns;
         Some(curve)

@@ -17,17 +17,17 @@ const STEPS: usize = MAX_COMPRESSED_BYTES / STEP_BYTES;
 
 const _: () = assert!(MAX_COMPRESSED_BYTES.is_multiple_of(STEP_BYTES));
 
-/// LZ4 with its memory.
+/// LZ4 with its memory and a buffer for its output.
 pub(crate) struct Lz4 {
     scratch: Scratch,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Lz4 {
     pub(crate) fn new() -> Result<Lz4, Refusal> {
         let scratch =
             Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
-        Ok(Lz4 { scratch, room: vec![0; MAX_COMPRESSED_BYTES] })
+        Ok(Lz4 { scratch, buffer: vec![0; MAX_COMPRESSED_BYTES] })
     }
 
     /// Compresses a page. Returns `None` if it is same-filled or incompressible.
@@ -35,8 +35,8 @@ impl Lz4 {
         if same_filled_word(page).is_some() {
             return None;
         }
-        let len = compress(Compressor::Lz4, page, &mut self.room, &mut self.scratch)?;
-        Some(&self.room[..len])
+        let len = compress(Compressor::Lz4, page, &mut self.buffer, &mut self.scratch)?;
+        Some(&self.buffer[..len])
     }
 }
 
@@ -103,7 +103,7 @@ impl Packing {
 
 pub(crate) struct Workplace {
     scratch: Scratch,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     lengths: Vec<usize>,
 }
 
@@ -111,7 +111,7 @@ impl Workplace {
     pub(crate) fn new() -> Result<Workplace, Refusal> {
         let scratch =
             Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
-        Ok(Workplace { scratch, room: Vec::new(), lengths: Vec::new() })
+        Ok(Workplace { scratch, buffer: Vec::new(), lengths: Vec::new() })
     }
 
     /// Compresses and decompresses `pages`, and adds the figures to `found`.
@@ -123,13 +123,13 @@ impl Workplace {
     ) -> Result<(), Refusal> {
         let tried: Vec<_> =
             pages.iter().filter(|page| same_filled_word(&page.0).is_none()).collect();
-        self.room.resize(tried.len() * MAX_COMPRESSED_BYTES, 0);
+        self.buffer.resize(tried.len() * MAX_COMPRESSED_BYTES, 0);
         self.lengths.clear();
         let start = now_ns();
-        let mut rest = &mut self.room[..];
+        let mut rest = &mut self.buffer[..];
         for page in &tried {
-            let room = &mut rest[..MAX_COMPRESSED_BYTES];
-            let packed = compress(codec.packer, &page.0, room, &mut self.scratch);
+            let buffer = &mut rest[..MAX_COMPRESSED_BYTES];
+            let packed = compress(codec.packer, &page.0, buffer, &mut self.scratch);
             let length = packed.unwrap_or(0);
             self.lengths.push(length);
             rest = &mut rest[length..];
@@ -157,7 +157,7 @@ impl Workplace {
         codec: Codec,
         mut each: impl FnMut(usize, &[u8; PAGE_SIZE]),
     ) -> Result<u64, Refusal> {
-        let (mut page, mut rest) = ([0; PAGE_SIZE], &self.room[..]);
+        let (mut page, mut rest) = ([0; PAGE_SIZE], &self.buffer[..]);
         let start = now_ns();
         for (at, length) in self.lengths.iter().enumerate().filter(|(_, length)| **length > 0) {
             let (packed, after) = rest.split_at(*length);

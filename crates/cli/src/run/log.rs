@@ -293,9 +293,9 @@ mod tests {
     #[test]
     fn pressure_start_and_end_are_logged_once() {
         let mut seen = Reported::default();
-        let told =
+        let logged =
             [0.1, 0.3, 0.1, 0.9, 0.01, 0.1].map(|stalled| seen.pressure(stalled, Value::Null));
-        let told = told.map(|it| it.map(|(event, _)| event));
-        assert_eq!(told, [None, Some("pressure"), None, None, Some("pressure_over"), None]);
+        let events = logged.map(|it| it.map(|(event, _)| event));
+        assert_eq!(events, [None, Some("pressure"), None, None, Some("pressure_over"), None]);
     }
 }

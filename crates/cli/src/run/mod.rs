@@ -37,7 +37,7 @@ use crate::refusal::{OrRefuse, Refusal, plain};
 use crate::tree_peaks::TreePeaks;
 use crate::{control_client, library};
 use checks::{Found, Supervised};
-use softswap_engine::api::settings::{Config, ENV_PREFIX, MIN_MEMORY_BYTES, place};
+use softswap_engine::api::settings::{Config, ENV_PREFIX, MIN_MEMORY_BYTES, bases};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
 use softswap_view::report::{OutsideBudget, Report};
@@ -76,18 +76,18 @@ pub(crate) fn absolute_area(text: &str) -> Result<String, String> {
 
 /// Runs the program. Returns the program's exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
-    let settled = resolve::resolve(args, |name| std::env::var(name).ok())?;
+    let resolved = resolve::resolve(args, |name| std::env::var(name).ok())?;
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
-    let mut notes = settled.notes;
+    let mut notes = resolved.notes;
     let sanitizer = sanitized::sanitizer_of(&program);
     notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
-    let helpers = start_helpers(settled.common.remotes, &mut notes)?;
-    let reports = report::open_all(&settled.reports, settled.log.as_deref())?;
-    let before = || log::before(args, report::settings(&settled.config));
-    let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
-    let mut samples = history::Samples::new(!settled.config.quiet || !reports.is_empty());
-    if !settled.config.quiet {
+    let helpers = start_helpers(resolved.common.remotes, &mut notes)?;
+    let reports = report::open_all(&resolved.reports, resolved.log.as_deref())?;
+    let before = || log::before(args, report::settings(&resolved.config));
+    let mut log = resolved.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
+    let mut samples = history::Samples::new(!resolved.config.quiet || !reports.is_empty());
+    if !resolved.config.quiet {
         notes
             .iter()
             .chain(&control_client::note())
@@ -96,22 +96,22 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
 
     let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS)
         .or_own("cannot create the shared memory for counters")?;
-    let mut config = settled.config;
+    let mut config = resolved.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
-    config.place = Some(addresses());
-    let mut tree = match settled.is_per_process {
+    config.bases = Some(addresses());
+    let mut tree = match resolved.is_per_process {
         false => Some(tree::Tree::make(
             config.memory_bytes,
-            settled.auto,
+            resolved.auto,
             config.turns,
-            settled.parks_on_stop,
+            resolved.parks_on_stop,
         )?),
         true => None,
     };
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);
     let stats = Stats::new(words);
-    let mut areas = TreeAreas::make(settled.common.named, helpers, &mut config, &stats)?;
+    let mut areas = TreeAreas::make(resolved.common.named, helpers, &mut config, &stats)?;
     let mut command = Command::new(&program);
     command.arg0(&args.program[0]).args(&args.program[1..]);
     set_environment(&mut command, sanitizer.is_none().then_some((&config, &library)));
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         areas: &mut areas,
         samples: &mut samples,
         log: log.as_mut(),
-        progress: progress::Wanted::of(settled.progress, config.quiet),
+        progress: progress::Wanted::of(resolved.progress, config.quiet),
         is_quiet: config.quiet,
         is_all_managed: config.manage_children && sanitizer.is_none(),
         largest_budget_bytes: oom_kills.fitting_bytes(0),
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     space.wait_until_free(&stats);
     areas.release();
     let mut figures = closing_figures(args, &config, &stats, ending, wall, found, peaks);
-    figures.usable_bytes = Some(settled.usable_bytes);
+    figures.usable_bytes = Some(resolved.usable_bytes);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
     figures.history = samples.end(&stats, figures.tree.as_ref());
     let outside_bytes = figures.outside_budget.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         print_message(&format!("softswap: {why}"));
     }
     if !config.quiet {
-        let summary = summary::text(&figures, settled.verbose);
+        let summary = summary::text(&figures, resolved.verbose);
         // An error, such as a closed pipe, must not change the program's exit status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
@@ -166,7 +166,7 @@ fn addresses() -> Bases {
     let this = control_client::Process::read(std::process::id());
     let variable =
         |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
-    place(&variable).unwrap_or_else(Bases::choose)
+    bases(&variable).unwrap_or_else(Bases::choose)
 }
 
 /// Sets the program's environment. `managed` has the resolved configuration, so that the runtime

@@ -150,10 +150,10 @@ impl Helper {
         order.check().map_err(|refusal| refuse(refusal.to_string()))?;
         let program = own.with_file_name(PROGRAM);
         let mut keeper = Keeper { program, order, shown: shown.clone(), timeout };
-        let (running, told) = keeper.start(queue_fd.as_fd()).map_err(|why| {
+        let (running, messages) = keeper.start(queue_fd.as_fd()).map_err(|why| {
             refuse(format!("{why}; `softswap remote check URL` tests the servers"))
         })?;
-        notes.extend(told.into_iter().map(|note| format!("{}: {note}", remote.shown)));
+        notes.extend(messages.into_iter().map(|note| format!("{}: {note}", remote.shown)));
         keeper.order.is_again = true;
         let last = Arc::new(Mutex::new(Arc::clone(&running.process)));
         Ok(Helper { queue_fd, first: Some((keeper, running)), last })
@@ -218,8 +218,7 @@ impl Keeper {
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| cannot(error.into()))?;
         let process = Arc::new(process);
         let mut running = Running { process, control: BufReader::new(control) };
-        let told = running.begin(&self.order, self.timeout + START);
-        match told {
+        match running.begin(&self.order, self.timeout + START) {
             Ok(notes) => Ok((running, notes)),
             Err(why) => {
                 running.end();
@@ -231,24 +230,29 @@ impl Keeper {
     /// Restarts the helper whenever it exits. Does not return.
     fn keep(&self, queue: BorrowedFd<'_>, mut running: Running, last: &Last, is_quiet: bool) {
         loop {
-            running.listen(|text| self.say(is_quiet, text));
+            running.listen(|text| self.print_note(is_quiet, text));
             running.end();
             let mut pause = FIRST_PAUSE;
             running = loop {
                 match self.start(queue) {
                     Ok((again, _)) => break again,
-                    Err(why) if pause == MAX_INTERVAL => self.say(is_quiet, &why.to_string()),
+                    Err(why) if pause == MAX_INTERVAL => {
+                        self.print_note(is_quiet, &why.to_string())
+                    }
                     Err(_) => {}
                 }
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(MAX_INTERVAL);
             };
             *last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&running.process);
-            self.say(is_quiet, "softswap-remote exited and was started again; no page is lost");
+            self.print_note(
+                is_quiet,
+                "softswap-remote exited and was started again; no page is lost",
+            );
         }
     }
 
-    fn say(&self, is_quiet: bool, text: &str) {
+    fn print_note(&self, is_quiet: bool, text: &str) {
         if !is_quiet {
             let _ = writeln!(std::io::stderr(), "softswap: note: {}: {text}", self.shown);
         }
@@ -286,10 +290,10 @@ impl Running {
     }
 
     /// Reads a helper's messages until it exits.
-    fn listen(&mut self, say: impl Fn(&str)) {
+    fn listen(&mut self, on_note: impl Fn(&str)) {
         for line in self.control.by_ref().lines().map_while(Result::ok) {
             if let Some(HelperMessage::Note(text)) = HelperMessage::from_line(&line) {
-                say(&text);
+                on_note(&text);
             }
         }
     }

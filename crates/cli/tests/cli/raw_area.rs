@@ -248,7 +248,7 @@ fn blocks(path: &Path) -> Vec<(u64, u64)> {
 }
 
 /// Waits for the end of a program that has no other area, and asserts that it names the cause.
-fn expect_told(running: Running) {
+fn expect_cause_reported(running: Running) {
     let ended = running.finish(LIMIT);
     assert!(ended.stderr.contains("softswap swapon-check --raw"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("replace the device"), "{}", ended.stderr);
@@ -293,7 +293,7 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
         assert!(succeeds(chattr.arg("-i").arg(&area)));
         if let Some(mover) = mover {
             wait_for_stop(&running);
-            expect_told(running);
+            expect_cause_reported(running);
             println!("{} moves", image.expect_intact_donors(mover, &before));
             continue;
         }
@@ -305,7 +305,7 @@ fn moved_blocks_stop_the_area_before_another_file_changes() {
         File::open(&stolen).unwrap().sync_all().unwrap();
         drop(file);
         wait_for_stop(&running);
-        expect_told(running);
+        expect_cause_reported(running);
         let mut after = image.foreign();
         assert_eq!(after.remove(&stolen), Some(digest(&content)));
         expect_same_files(after, &before);
@@ -324,7 +324,7 @@ fn a_copy_that_shares_blocks_stops_the_area() {
     }
     wait_for_stop(&running);
     let content = digest(&fs::read(&copy).unwrap());
-    expect_told(running);
+    expect_cause_reported(running);
     assert!(!is_immutable(&area));
     assert_eq!(digest(&fs::read(&copy).unwrap()), content);
     image.expect_clean();

@@ -197,7 +197,7 @@ macro_rules! settings {
             /// Descriptor of the tables with the owners of clusters in shared areas.
             pub tables_fd: Option<i32>,
             /// Addresses of the window and the gate in the tree of processes.
-            pub place: Option<Bases>,
+            pub bases: Option<Bases>,
         }
 
         impl Default for Config {
@@ -209,7 +209,7 @@ macro_rules! settings {
                     supervisor_pid: None,
                     ledger_fd: None,
                     tables_fd: None,
-                    place: None,
+                    bases: None,
                 }
             }
         }
@@ -301,8 +301,8 @@ impl Config {
             ("TABLES_FD", self.tables_fd),
         ];
         env.extend(numbers.into_iter().filter_map(|(name, it)| Some((name, it?.to_string()))));
-        if let Some(place) = self.place {
-            env.push(("PLACE", place.to_string()));
+        if let Some(bases) = self.bases {
+            env.push(("PLACE", bases.to_string()));
         }
         let areas = self.areas.iter().enumerate().flat_map(|(number, area)| {
             let inherited = area.inherited.map(|it| (inherited_variable(number), it.to_string()));
@@ -340,7 +340,7 @@ impl Config {
             config.supervisor_pid = number("SUPERVISOR_PID")?;
             config.ledger_fd = number("LEDGER_FD")?;
             config.tables_fd = number("TABLES_FD")?;
-            config.place = place(&lookup);
+            config.bases = bases(&lookup);
             Ok(config)
         };
         Some(parse())
@@ -349,7 +349,7 @@ impl Config {
 
 /// Returns the addresses of the tree's window and gate from the same variables, also for a program
 /// without an engine. `None` if absent or invalid.
-pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
+pub fn bases(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
     lookup("PLACE")?.parse().ok()
 }
 
@@ -399,7 +399,7 @@ mod tests {
             stats_fd: Some(9),
             ledger_fd: Some(1031),
             tables_fd: Some(1032),
-            place: Some(Bases::choose()),
+            bases: Some(Bases::choose()),
             ..Config::default()
         };
         let env: HashMap<_, _> = config.to_env().into_iter().collect();

@@ -22,7 +22,7 @@ pub enum Tier {
     /// Stored in the swap area with a copy on the standby list: taken from DRAM.
     Standby = 2,
     /// Same-filled: the page was filled with its word.
-    Filled = 3,
+    SameFilled = 3,
     /// Decompressed from the pool.
     Pool = 4,
     /// Read from the swap area.
@@ -31,7 +31,7 @@ pub enum Tier {
 
 /// All tiers, in the order of their numbers.
 pub const TIERS: [Tier; 6] =
-    [Tier::Zero, Tier::Staged, Tier::Standby, Tier::Filled, Tier::Pool, Tier::Disk];
+    [Tier::Zero, Tier::Staged, Tier::Standby, Tier::SameFilled, Tier::Pool, Tier::Disk];
 
 impl Tier {
     /// The tier's name in reports.

@@ -77,17 +77,17 @@ impl Keys {
     /// Calls `body` with the key of an epoch. Returns `None` if this process does not have the key.
     fn with<R>(&self, epoch: u32, body: impl FnOnce(&LessSafeKey) -> R) -> Option<R> {
         let find = |expanded: &Expanded| {
-            let place = &expanded[epoch as usize % EXPANDED_KEYS];
-            if let Some((its, key)) = &*place.read().unwrap_or_else(PoisonError::into_inner)
+            let entry = &expanded[epoch as usize % EXPANDED_KEYS];
+            if let Some((its, key)) = &*entry.read().unwrap_or_else(PoisonError::into_inner)
                 && *its == epoch
             {
                 return Some(body(key));
             }
-            let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
-            if place.as_ref().is_none_or(|(its, _)| *its != epoch) {
-                wiping(|| *place = self.expand(epoch).map(|key| (epoch, key)));
+            let mut entry = entry.write().unwrap_or_else(PoisonError::into_inner);
+            if entry.as_ref().is_none_or(|(its, _)| *its != epoch) {
+                wiping(|| *entry = self.expand(epoch).map(|key| (epoch, key)));
             }
-            place.as_ref().map(|(_, key)| body(key))
+            entry.as_ref().map(|(_, key)| body(key))
         };
         self.expanded.with(find).flatten()
     }
@@ -208,14 +208,14 @@ impl Sealer {
 }
 
 fn nonce(slot: u64, generation: u32) -> Nonce {
-    Nonce::assume_unique_for_key(place(slot, generation))
+    Nonce::assume_unique_for_key(nonce_bytes(slot, generation))
 }
 
-fn place(slot: u64, generation: u32) -> [u8; NONCE_LEN] {
-    let mut place = [0; NONCE_LEN];
-    place[..8].copy_from_slice(&slot.to_le_bytes());
-    place[8..].copy_from_slice(&generation.to_le_bytes());
-    place
+fn nonce_bytes(slot: u64, generation: u32) -> [u8; NONCE_LEN] {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[..8].copy_from_slice(&slot.to_le_bytes());
+    bytes[8..].copy_from_slice(&generation.to_le_bytes());
+    bytes
 }
 
 /// Returns the checksum of `page` in `slot` at `generation`.
@@ -224,7 +224,7 @@ fn place(slot: u64, generation: u32) -> [u8; NONCE_LEN] {
 /// another generation, a flipped bit. It misses other differences with probability 2^-32.
 pub(crate) fn checksum(slot: u64, generation: u32, page: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
-    hasher.update(&place(slot, generation));
+    hasher.update(&nonce_bytes(slot, generation));
     hasher.update(page);
     hasher.finalize()
 }

@@ -4,8 +4,8 @@
 //! fully mapped group of 1 GiB is one flag instead of its bits, so a sparse reservation of a
 //! terabyte is cheap. Searches for touched pages skip untouched groups.
 //!
-//! A mapping that is expected to grow has *room*: free pages after it that other mappings avoid
-//! while other free pages exist. Such mappings are placed in the upper half of the window.
+//! A mapping that is expected to grow has a *growth gap*: free pages after it that other mappings
+//! avoid while other free pages exist. Such mappings are placed in the upper half of the window.
 
 use crate::base::page::PageNo;
 use rangemap::{RangeMap, RangeSet};
@@ -326,7 +326,7 @@ impl AddressSpace {
     }
 
     /// Finds `count` free pages aligned to `align` pages: the lowest at or after the search start,
-    /// then anywhere in the window, then in rooms of other mappings.
+    /// then anywhere in the window, then in growth gaps of other mappings.
     pub(crate) fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
         let window = 0..self.pages;
         layout
@@ -335,13 +335,13 @@ impl AddressSpace {
             .or_else(|| layout.taken.gaps(&window).find_map(|gap| fit(&gap, count, align)))
     }
 
-    /// Returns the part of the window for mappings with room.
+    /// Returns the part of the window for mappings with a growth gap.
     pub(crate) fn growable(&self) -> Range<PageNo> {
         self.pages / 2..self.pages
     }
 
-    /// Finds `count` free pages, starting at a chunk, with room after them. Returns the pages and
-    /// the room.
+    /// Finds `count` free pages, starting at a chunk, with a growth gap after them. Returns the
+    /// pages and the gap.
     pub(crate) fn find_growable(
         &self,
         layout: &Layout,
@@ -350,8 +350,8 @@ impl AddressSpace {
         let within = self.growable();
         // Seven times the size, from 1/1024 of the window (1 GiB of 1 TiB) to 1/16 of it.
         let least = self.pages / 1024;
-        let room = count.saturating_mul(7).clamp(least, self.pages / 16);
-        let whole = count.checked_add(room)?.checked_next_multiple_of(CHUNK_PAGES)?;
+        let gap = count.saturating_mul(7).clamp(least, self.pages / 16);
+        let whole = count.checked_add(gap)?.checked_next_multiple_of(CHUNK_PAGES)?;
         let found = layout
             .find_outside_growth_gaps(&(self.firsts[1]..within.end), whole, CHUNK_PAGES)
             .or_else(|| layout.find_outside_growth_gaps(&within, whole, CHUNK_PAGES));
@@ -506,10 +506,10 @@ impl Layout {
         self.taken.insert(range);
     }
 
-    /// Reserves the free pages `room` for the mapping before them.
-    pub(crate) fn set_growth_gap(&mut self, room: Range<PageNo>) {
-        if !room.is_empty() {
-            self.growth_gaps.insert(room);
+    /// Reserves the free pages `gap` for the mapping before them.
+    pub(crate) fn set_growth_gap(&mut self, gap: Range<PageNo>) {
+        if !gap.is_empty() {
+            self.growth_gaps.insert(gap);
         }
     }
 
@@ -524,13 +524,13 @@ impl Layout {
             .find_map(|gap| self.growth_gaps.gaps(&gap).find_map(|free| fit(&free, count, align)))
     }
 
-    /// Updates the rooms after `range` became free: the room after it becomes free, or belongs to
-    /// the remaining mapping before it.
+    /// Updates the growth gaps after `range` became free: the gap after it becomes free, or belongs
+    /// to the remaining mapping before it.
     fn release_growth_gaps(&mut self, range: Range<PageNo>) {
         let touching = self.growth_gaps.overlapping(range.start..range.end + 1);
-        let left: Vec<_> = touching.filter(|room| room.start > range.start).cloned().collect();
-        let end = left.last().map_or(0, |room| room.end);
-        left.into_iter().for_each(|room| self.growth_gaps.remove(room));
+        let left: Vec<_> = touching.filter(|gap| gap.start > range.start).cloned().collect();
+        let end = left.last().map_or(0, |gap| gap.end);
+        left.into_iter().for_each(|gap| self.growth_gaps.remove(gap));
         let shrunk = range.start.checked_sub(1).is_some_and(|before| self.taken.contains(&before));
         if shrunk && end >= range.end {
             self.growth_gaps.insert(range.start..end);

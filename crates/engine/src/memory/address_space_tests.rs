@@ -3,11 +3,11 @@ use proptest::prelude::*;
 
 const PAGES: u64 = 4096;
 
-/// Invariant: rooms are free, and each follows a mapping.
+/// Invariant: growth gaps are free, and each follows a mapping.
 fn check_growth_gaps(layout: &Layout) -> Result<(), TestCaseError> {
-    for room in layout.growth_gaps.iter() {
-        prop_assert!(!layout.taken.overlaps(room), "{room:?} is not free");
-        prop_assert!(room.start > 0 && layout.taken.contains(&(room.start - 1)), "{room:?}");
+    for gap in layout.growth_gaps.iter() {
+        prop_assert!(!layout.taken.overlaps(gap), "{gap:?} is not free");
+        prop_assert!(gap.start > 0 && layout.taken.contains(&(gap.start - 1)), "{gap:?}");
     }
     Ok(())
 }
@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns the range that a step maps, and its room, if there is space for it.
+/// Returns the range that a step maps, and its gap, if there is space for it.
 fn place_of(
     step: &Step,
     space: &AddressSpace,
@@ -53,10 +53,10 @@ fn place_of(
             Some((found, 0..0))
         }
         Step::MapGrowable(count) => {
-            let (found, room) = space.find_growable(layout, count)?;
+            let (found, gap) = space.find_growable(layout, count)?;
             assert!(found.start % CHUNK_PAGES == 0 && found.start >= PAGES / 2);
-            assert!(found.end == room.start && !layout.taken.overlaps(&room));
-            Some((found, room))
+            assert!(found.end == gap.start && !layout.taken.overlaps(&gap));
+            Some((found, gap))
         }
         Step::Grow(at, count) => {
             let end = (at..PAGES).find(|page| !model[*page as usize])?;
@@ -80,12 +80,12 @@ proptest! {
                 model[range.start as usize..range.end as usize].fill(false);
                 space.close(&range);
                 space.remove(&mut layout, range);
-            } else if let Some((range, room)) = place_of(&step, &space, &layout, &model) {
+            } else if let Some((range, gap)) = place_of(&step, &space, &layout, &model) {
                 let slice = &mut model[range.start as usize..range.end as usize];
                 prop_assert!(matches!(step, Step::MapAt(..)) || slice.iter().all(|taken| !taken));
                 slice.fill(true);
                 space.add(&mut layout, range);
-                layout.set_growth_gap(room);
+                layout.set_growth_gap(gap);
             } else if let Step::Map(1, count) = step {
                 prop_assert!(max_free(&model) < count as usize, "{step:?}: a gap is large enough");
             }
@@ -130,10 +130,10 @@ const GIB: u64 = 1 << 18;
 
 fn map_growable(space: &AddressSpace, count: u64) -> (Range<PageNo>, Range<PageNo>) {
     let mut layout = space.lock();
-    let (range, room) = space.find_growable(&layout, count).unwrap();
+    let (range, gap) = space.find_growable(&layout, count).unwrap();
     space.add(&mut layout, range.clone());
-    layout.set_growth_gap(room.clone());
-    (range, room)
+    layout.set_growth_gap(gap.clone());
+    (range, gap)
 }
 
 fn unmap(space: &AddressSpace, range: Range<PageNo>) {
@@ -144,9 +144,9 @@ fn unmap(space: &AddressSpace, range: Range<PageNo>) {
 #[test]
 fn growable_range_is_reused_after_unmap() {
     let space = AddressSpace::new(WINDOW).unwrap();
-    let (first, room) = map_growable(&space, 300);
+    let (first, gap) = map_growable(&space, 300);
     let (second, _) = map_growable(&space, GIB);
-    assert!(room.end - room.start >= GIB && second.start >= room.end);
+    assert!(gap.end - gap.start >= GIB && second.start >= gap.end);
     assert_eq!(map_growable(&space, 10).0.start, second.end + 7 * GIB);
     unmap(&space, first.clone());
     assert_eq!(map_growable(&space, 20).0, first.start..first.start + 20);
@@ -155,10 +155,10 @@ fn growable_range_is_reused_after_unmap() {
 #[test]
 fn shrunk_mapping_keeps_growth_gap() {
     let space = AddressSpace::new(WINDOW).unwrap();
-    let (range, room) = map_growable(&space, 600);
+    let (range, gap) = map_growable(&space, 600);
     unmap(&space, range.start + 100..range.end);
     let (next, _) = map_growable(&space, 100);
-    assert_eq!(next.start, room.end);
+    assert_eq!(next.start, gap.end);
     unmap(&space, range.start..range.start + 100);
     assert_eq!(map_growable(&space, 100).0.start, range.start);
 }
@@ -167,7 +167,7 @@ fn shrunk_mapping_keeps_growth_gap() {
 fn growth_gaps_are_used_when_space_is_exhausted() {
     let space = AddressSpace::new(WINDOW).unwrap();
     let mut growth_gaps: Vec<_> = (0..2000).map(|_| map_growable(&space, 512).1).collect();
-    assert!(growth_gaps.split_off(512).iter().all(|room| room.end - room.start > GIB / 10));
+    assert!(growth_gaps.split_off(512).iter().all(|gap| gap.end - gap.start > GIB / 10));
     let layout = space.lock();
     assert!(
         space.find(&layout, WINDOW / 2, 1).unwrap().start == 0,

@@ -36,9 +36,9 @@ pub(crate) fn map_growable(
     protection: Protection,
 ) -> io::Result<Option<PageNo>> {
     let mut layout = memory.space.lock();
-    let Some((range, room)) = memory.space.find_growable(&layout, count) else { return Ok(None) };
+    let Some((range, gap)) = memory.space.find_growable(&layout, count) else { return Ok(None) };
     add(memory, &mut layout, range.clone(), protection)?;
-    layout.set_growth_gap(room);
+    layout.set_growth_gap(gap);
     Ok(Some(range.start))
 }
 

@@ -271,7 +271,7 @@ fn install_same_filled(
             install(memory, page, &context.page.0, Writes::Allowed)?;
         }
     }
-    Ok(Tier::Filled)
+    Ok(Tier::SameFilled)
 }
 
 /// Publishes a page that was at `place` as resident.

@@ -7,9 +7,10 @@
 //! neighbours are evicted and written together.
 //!
 //! The algorithm is CLOCK of F. J. Corbató (1968) with a small counter, the *age*, instead of one
-//! bit. A page with more age than a new one is *warm*. Other pages share the memory that warm pages
-//! do not use, as in the small queue of 2Q and S3-FIFO. The more pages are warm, the fewer victims
-//! a round finds and the sooner it ends, so warm pages that are no longer used age faster.
+//! bit. A page with a higher age than a new one is *active*. Other pages share the memory that
+//! active pages do not use, as in the small queue of 2Q and S3-FIFO. The more pages are active, the
+//! fewer victims a round finds and the sooner it ends, so active pages that are no longer used lose
+//! their age faster.
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
@@ -31,16 +32,16 @@ pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 pub struct Clock {
     hand: Mutex<Hand>,
     pub refaults: Refaults,
-    /// Approximate number of warm resident pages.
+    /// Approximate number of active resident pages.
     active: AtomicUsize,
-    /// Pages that became warm in this round.
+    /// Pages that became active in this round.
     activated: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Hand {
     at: PageNo,
-    /// Warm pages seen in this round that stay warm.
+    /// Active pages seen in this round that stay active.
     active: usize,
 }
 
@@ -134,7 +135,7 @@ impl Clock {
         (1, Some(page))
     }
 
-    /// Updates the warm count for a page that lost one round.
+    /// Updates the number of active pages for a page that lost one round.
     fn note_aged(&self, hand: &mut Hand, age: u8) {
         if age > FRESH + 1 {
             hand.active += 1;
@@ -143,8 +144,8 @@ impl Clock {
         }
     }
 
-    /// Corrects the warm count with the bounds found in the last round. The count drifts because
-    /// warm pages are unmapped, rescued pages are not counted, and updates race.
+    /// Corrects the number of active pages with the bounds found in the last round. It drifts
+    /// because active pages are unmapped, rescued pages are not counted, and updates race.
     fn begin_round(&self, hand: &mut Hand) {
         let most = hand.active + self.activated.swap(0, Relaxed);
         self.active.store(self.active().clamp(hand.active, most), Relaxed);

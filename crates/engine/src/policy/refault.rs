@@ -3,8 +3,8 @@
 //! The use of resident pages cannot be observed, but a refault shows that a page is used. The
 //! sooner a page refaults, the more useful it would have been to keep it. Time is counted in
 //! evicted pages (the refault distance of Linux's working-set detection). A refault is early if its
-//! distance is below a multiple of the resident pages that are not warm. So the more pages are
-//! warm, the lower the limit. Therefore the most used pages stay resident. Of a loop over more
+//! distance is below a multiple of the resident pages that are not active. So the more pages are
+//! active, the lower the limit. Therefore the most used pages stay resident. Of a loop over more
 //! pages than fit, which all have the same distance, some pages stay resident and the others are
 //! evicted, instead of all being evicted just before their use.
 
@@ -20,7 +20,7 @@ pub const FRESH: u8 = 1;
 /// and falls by one with a late one.
 const GRANTS: [u8; 4] = [0, 3, 7, MAX_AGE];
 /// A refault is early if its distance is below this multiple of the resident pages that are not
-/// warm.
+/// active.
 const REACH: usize = 4;
 
 /// Number of low bits of a mark. They hold the time of eviction, in units, modulo 2^14. The other

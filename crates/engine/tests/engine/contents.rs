@@ -17,7 +17,7 @@ fn pages_of_every_kind_round_trip() {
             world.assert_survives(memory, &contents);
         }
         // One read from the disk faults in several pages.
-        for (tier, least) in [(Tier::Filled, 300), (Tier::Pool, 300), (Tier::Disk, 30)] {
+        for (tier, least) in [(Tier::SameFilled, 300), (Tier::Pool, 300), (Tier::Disk, 30)] {
             let faults = world.engine.stats().faults(tier);
             assert!(faults >= least, "{faults} from {}", tier.name());
         }

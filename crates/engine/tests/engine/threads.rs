@@ -95,7 +95,7 @@ fn threads_find_their_own_writes() {
         };
         in_threads(&world, work, || {});
         let stats = world.engine.stats();
-        for tier in [Tier::Zero, Tier::Filled, Tier::Pool, Tier::Disk] {
+        for tier in [Tier::Zero, Tier::SameFilled, Tier::Pool, Tier::Disk] {
             assert!(stats.faults(tier) > 100, "{}: {}", tier.name(), stats.faults(tier));
         }
         world.assert_within_budget();

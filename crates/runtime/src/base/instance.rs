@@ -30,7 +30,7 @@ pub(crate) fn engine() -> Option<&'static Engine> {
 /// Returns true once the runtime has left the loading state. Before that, memory comes from the
 /// engine's own heap.
 #[inline]
-pub(crate) fn is_settled() -> bool {
+pub(crate) fn is_loaded() -> bool {
     state() != LOADING
 }
 
@@ -175,18 +175,18 @@ pub(crate) fn await_waking() {
     }
 }
 
-/// Stores the engine. [`engine`] returns it only after [`settle`].
+/// Stores the engine. [`engine`] returns it only after [`set_managed`].
 pub(crate) fn keep(engine: Engine) {
     ENGINE.get_or_init(|| engine);
 }
 
-/// Returns the stored engine, also before [`settle`].
+/// Returns the stored engine, also before [`set_managed`].
 pub(crate) fn kept() -> Option<&'static Engine> {
     ENGINE.get()
 }
 
 /// Ends loading or waking: the process is managed by the stored engine, or unmanaged.
-pub(crate) fn settle(has_engine: bool) {
+pub(crate) fn set_managed(has_engine: bool) {
     if has_engine {
         emulate_signals();
     }

@@ -102,7 +102,7 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
         }
         let TrappedCall { by_filter, number, caller, arguments } = TrappedCall::of(info, context);
         let is_from_gate = by_filter && raw::is_in_gate(caller);
-        let is_early = by_filter && !instance::is_settled();
+        let is_early = by_filter && !instance::is_loaded();
         if (is_from_gate || is_early) && PROBING.load(Ordering::Relaxed) {
             PROBED.store(true, Ordering::Relaxed);
             return;

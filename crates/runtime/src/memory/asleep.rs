@@ -136,7 +136,7 @@ fn future_window() -> Option<&'static FutureWindow> {
     Some(FUTURE_WINDOW.get_or_init(|| FutureWindow { base, len, committed, next }))
 }
 
-/// A half of the window: the upper one is for mappings with room to grow.
+/// A half of the window: the upper one is for mappings with a growth gap.
 #[derive(Clone, Copy)]
 enum Half {
     Lower = 0,

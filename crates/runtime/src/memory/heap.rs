@@ -20,7 +20,7 @@ const NATURAL: usize = 16;
 /// window.
 #[inline]
 fn belongs_outside_window(caller: usize, size: usize) -> bool {
-    libc_memory::keeps(caller, size) || !instance::is_settled() || libc_memory::is_outside()
+    libc_memory::keeps(caller, size) || !instance::is_loaded() || libc_memory::is_outside()
 }
 
 fn checked(pointer: *mut c_void) -> *mut c_void {

@@ -47,14 +47,14 @@ pub(crate) fn install() -> io::Result<()> {
     if !is_runtime_malloc() {
         return Ok(());
     }
-    redirect(&pairs())
+    patch(&pairs())
 }
 
 /// Makes functions of the C library jump to these replacements. Called before the program starts.
 ///
 /// # Errors
 /// If the system does not allow code of a library to be changed.
-pub(crate) fn redirect(pairs: &[(&CStr, *const c_void)]) -> io::Result<()> {
+pub(crate) fn patch(pairs: &[(&CStr, *const c_void)]) -> io::Result<()> {
     // SAFETY: a valid C string; the library is already loaded and stays loaded.
     let library =
         unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -77,5 +77,5 @@ pub(crate) fn redirect(pairs: &[(&CStr, *const c_void)]) -> io::Result<()> {
         .collect();
     // SAFETY: functions of the same names. They do not run meanwhile: the process has one thread,
     // which runs this.
-    unsafe { code::redirect(&jumps) }
+    unsafe { code::patch(&jumps) }
 }

@@ -190,16 +190,16 @@ fn release_dead_if(is_dead: impl Fn(&Range) -> bool) {
 
 fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor
-        && let Some(place) = DEPTH.get().checked_sub(1).and_then(range)
+        && let Some(entry) = DEPTH.get().checked_sub(1).and_then(range)
     {
         // Read the entry first: a handler's call may reuse it. Remove it before unpinning: if a
         // handler interrupts this function and jumps out of it, the entry must not be released
         // again.
-        let Range { address, len, held, .. } = place.get();
+        let Range { address, len, held, .. } = entry.get();
         compiler_fence(Ordering::SeqCst);
         DEPTH.set(DEPTH.get() - 1);
         compiler_fence(Ordering::SeqCst);
-        place.set(Range::default());
+        entry.set(Range::default());
         if engine.contains(address) {
             engine.unpin(address, len);
             engine.release(held as usize);
@@ -354,13 +354,13 @@ impl<'e, const N: usize> Pins<'e, N> {
         hold: impl FnOnce(&Engine, usize) -> bool,
     ) -> Result<Option<usize>, FaultError> {
         let (engine, top) = (self.engine, DEPTH.get());
-        let Some(place) = range(top).filter(|_| top - self.floor < N) else { return Ok(None) };
+        let Some(entry) = range(top).filter(|_| top - self.floor < N) else { return Ok(None) };
         let pages = engine.pages_under(address, len);
         let call = self.call;
         let is_held = signals::with_all_blocked(|| {
             let is_held = hold(engine, pages);
             if is_held {
-                place.set(Range { address, len: 0, held: pages as u32, call });
+                entry.set(Range { address, len: 0, held: pages as u32, call });
                 DEPTH.set(top + 1);
             }
             is_held
@@ -372,15 +372,15 @@ impl<'e, const N: usize> Pins<'e, N> {
         let open = !untouched.map_or_else(signals::current_mask, Context::mask);
         let (due, mut from) = (fault_samples::due(), None);
         loop {
-            let done = place.get().len;
+            let done = entry.get().len;
             let next = signals::with_all_blocked(|| {
                 let next = engine.pin_until(address + done, len - done, open);
                 if let Ok(Pinned { bytes, then, .. }) = &next {
                     let done = done + bytes;
-                    place.set(Range { len: done, ..place.get() });
+                    entry.set(Range { len: done, ..entry.get() });
                     if *then == Then::Missing {
                         let rest = pages - engine.pages_under(address, done);
-                        place.set(Range { held: (pages - rest) as u32, ..place.get() });
+                        entry.set(Range { held: (pages - rest) as u32, ..entry.get() });
                         engine.release(rest);
                     }
                 }
@@ -397,7 +397,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         if let (Some(due), Some(tier)) = (due, from) {
             record_sample(due, address, tier);
         }
-        let pinned = place.get();
+        let pinned = entry.get();
         if pinned.held == 0 {
             // Remove the entry: an empty range marks the end of the table.
             DEPTH.set(top);
@@ -419,7 +419,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         held: usize,
         map_it: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
-        let place = range(DEPTH.get()).filter(|_| self.free_entries() > 0)?;
+        let entry = range(DEPTH.get()).filter(|_| self.free_entries() > 0)?;
         let (engine, pages) = (self.engine, held.div_ceil(PAGE_SIZE));
         signals::with_all_blocked(|| {
             if pages > 0 && !engine.try_hold_memory(pages) {
@@ -431,7 +431,7 @@ impl<'e, const N: usize> Pins<'e, N> {
                 }
                 return None;
             };
-            place.set(Range { address, len, held: pages as u32, call: self.call });
+            entry.set(Range { address, len, held: pages as u32, call: self.call });
             DEPTH.set(DEPTH.get() + 1);
             Some(address)
         })

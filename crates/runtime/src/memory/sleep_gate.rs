@@ -63,12 +63,12 @@ fn uncount() {
 impl Drop for Inside {
     fn drop(&mut self) {
         if self.is_counted {
-            leave();
+            exit_gate();
         }
     }
 }
 
-fn leave() {
+fn exit_gate() {
     if DEPTH.get() > 0 {
         DEPTH.set(DEPTH.get() - 1);
         if DEPTH.get() == 0 {
@@ -93,7 +93,7 @@ pub(crate) fn begin_vfork() -> bool {
 }
 
 pub(crate) fn end_vfork() {
-    leave();
+    exit_gate();
 }
 
 pub(crate) fn is_nested() -> bool {

@@ -160,7 +160,7 @@ pub unsafe extern "C" fn pthread_create(
     if !instance::emulates_signals() {
         // SAFETY: this is the C library's function of this name; the program passes the arguments.
         let create = || unsafe { really_create()(thread, attributes, start, argument) };
-        return if instance::is_settled() { create() } else { with_page_faults_unblocked(create) };
+        return if instance::is_loaded() { create() } else { with_page_faults_unblocked(create) };
     }
     // SAFETY: the program passes valid or null attributes, and a writable thread ID.
     unsafe {

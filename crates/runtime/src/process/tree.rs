@@ -382,7 +382,7 @@ pub(crate) fn release_at_exit() {
     instance::engine().iter().for_each(|engine| tree_account::publish_counts(engine, &member));
     member.end_claim(now_ms());
     if GRANTED.load(Relaxed) <= MAX_LEFT_CHUNKS && MEMBER.swap(0, AcqRel) != 0 {
-        member.leave();
+        member.release_entry();
     }
 }
 

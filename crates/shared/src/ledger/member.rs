@@ -11,7 +11,7 @@ use softswap_sys::process_identity::ProcessIdentity;
 /// State of a member's entry.
 const JOINED: u8 = 1;
 
-/// Membership of a process that has joined the ledger, until it leaves or is reaped.
+/// Membership of a process that has joined the ledger, until it releases its entry or is reaped.
 ///
 /// ```
 /// use softswap_shared::ledger::{Ledger, SHAPE};
@@ -22,7 +22,7 @@ const JOINED: u8 = 1;
 /// assert_eq!(member.take(3), 3);
 /// // After exec the process is still the same member.
 /// assert_eq!(ledger.join(me).unwrap().held(), 3);
-/// member.leave();
+/// member.release_entry();
 /// assert_eq!(ledger.free_chunks(), 64);
 /// ```
 #[derive(Debug, Clone, Copy)]
@@ -215,7 +215,7 @@ impl Member {
     }
 
     /// Releases all chunks and the entry.
-    pub fn leave(self) {
+    pub fn release_entry(self) {
         self.ledger.vacate(&self);
     }
 }

@@ -1,4 +1,4 @@
-//! Interleavings, by loom, of members that join, take, release, leave and reap.
+//! Interleavings, by loom, of members that join, take, release, exit and reap.
 
 use super::*;
 use crate::common_model::{check, process, seven_is_dead};
@@ -173,7 +173,7 @@ fn a_waiting_member_is_woken_when_the_owner_exits() {
         let (owner, waiter) = if one.has_turn(NOW_MS) { (one, other) } else { (other, one) };
         let ending = thread::spawn(move || {
             owner.end_claim(NOW_MS);
-            owner.leave();
+            owner.release_entry();
         });
         while waiter.await_turn(|| NOW_MS, 1) {}
         ending.join().unwrap();

@@ -87,7 +87,7 @@ enum Act {
     Join(u32),
     Take(u32, usize),
     Release(u32, usize),
-    Leave(u32),
+    Exit(u32),
     Kill(u32),
     Reap,
     Limit(usize),
@@ -102,7 +102,7 @@ fn acts() -> impl Strategy<Value = Act> {
         3 => pid().prop_map(Act::Join),
         4 => (pid(), 0..12usize).prop_map(|(pid, count)| Act::Take(pid, count)),
         3 => (pid(), 0..12usize).prop_map(|(pid, count)| Act::Release(pid, count)),
-        1 => pid().prop_map(Act::Leave),
+        1 => pid().prop_map(Act::Exit),
         1 => pid().prop_map(Act::Kill),
         1 => Just(Act::Reap),
         1 => (0..SMALL.chunks + 4).prop_map(Act::Limit),
@@ -143,9 +143,9 @@ impl Both {
                 let Some(member) = members.get(pid).copied() else { return Ok(()) };
                 prop_assert_eq!(member.release(*count), model.release(*pid, *count));
             }
-            Act::Leave(pid) => {
+            Act::Exit(pid) => {
                 let Some(member) = members.remove(pid) else { return Ok(()) };
-                member.leave();
+                member.release_entry();
                 prop_assert!(!member.is_sound());
                 model.end(*pid);
             }
@@ -233,7 +233,7 @@ fn do_without_model(ledger: Ledger, members: &mut BTreeMap<u32, Member>, act: &A
         }
         Act::Take(pid, count) => drop(member_of(pid).map(|member| member.take(*count))),
         Act::Release(pid, count) => drop(member_of(pid).map(|member| member.release(*count))),
-        Act::Leave(pid) | Act::Kill(pid) => drop(members.remove(pid).map(Member::leave)),
+        Act::Exit(pid) | Act::Kill(pid) => drop(members.remove(pid).map(Member::release_entry)),
         Act::Reap => drop(ledger.reap(|_| Liveness::Unknown)),
         Act::Limit(limit) => ledger.set_limit(*limit),
         Act::Publish(pid, benefit) => {

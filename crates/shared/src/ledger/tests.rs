@@ -222,7 +222,7 @@ fn the_next_member_of_an_entry_has_no_figures_of_the_last_one() {
     assert_eq!((info.counts, info.sizes, info.peak_bytes), (counts, sizes, 4096));
     assert_eq!((info.used_bytes, member.release_target(), member.is_sound()), (4096, None, true));
     assert_eq!(&info.name, b"a name of 16 let");
-    member.leave();
+    member.release_entry();
     assert!(ledger.join(process(2)).is_some());
     let info = ledger.members()[0];
     let nothing = (Counts::default(), Sizes::default(), 0);
@@ -283,7 +283,7 @@ fn processes_that_join_leave_and_are_killed_free_every_chunk() {
                         }
                     }
                     if life % 2 == 0 {
-                        member.leave();
+                        member.release_entry();
                     } else {
                         killed[pid as usize].store(true, Relaxed);
                     }
@@ -319,7 +319,7 @@ fn random_writes_to_the_shared_words_block_no_member() {
                     ledger.reap(|identity| {
                         if identity.pid % 2 == 0 { Liveness::Dead } else { Liveness::Unknown }
                     });
-                    member.leave();
+                    member.release_entry();
                 }
             });
         }

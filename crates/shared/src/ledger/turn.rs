@@ -316,7 +316,7 @@ mod tests {
         claim(&one, turn.until_ms, 10);
         assert!(ledger.advance_turn(turn.until_ms, false).is_some(), "no cause is needed");
         assert_eq!(wait(turn.until_ms), [true, false, false]);
-        other.leave();
+        other.release_entry();
         assert_eq!(ledger.advance_turn(turn.until_ms, false), None, "one claimant is left");
         assert_eq!(wait(turn.until_ms), [false; 3]);
     }

@@ -333,7 +333,7 @@ pub fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// Device and inode number of standard error at start; all zero before [`settle_stderr`].
+/// Device and inode number of standard error at start; all zero before [`record_stderr`].
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 const NO_FILE: [u64; 2] = [u64::MAX; 2];
 
@@ -368,7 +368,7 @@ pub fn socket_option(fd: usize, option: i32) -> Option<i32> {
 /// Records the file that standard error refers to. Messages go only to this file, not to a file
 /// that the program opens as descriptor 2 later. The file is not kept open: a reader at the other
 /// end of a pipe waits until all writers have closed it.
-pub fn settle_stderr() {
+pub fn record_stderr() {
     let [device, number] = identity(2);
     STDERR[0].store(device, Ordering::Relaxed);
     STDERR[1].store(number, Ordering::Relaxed);
@@ -389,9 +389,9 @@ struct Line {
 
 impl fmt::Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.bytes[self.len..];
-        let taken = text.len().min(room.len());
-        room[..taken].copy_from_slice(&text.as_bytes()[..taken]);
+        let space = &mut self.bytes[self.len..];
+        let taken = text.len().min(space.len());
+        space[..taken].copy_from_slice(&text.as_bytes()[..taken]);
         self.len += taken;
         Ok(())
     }

@@ -287,7 +287,7 @@ fn use_stack(base: usize) {
 ///
 /// # Safety
 /// `base` came from [`install_stack`] on this thread, the caller does not run on this stack, and
-/// the stack's [`room`] is no longer in use.
+/// the stack's [`thread_data`] is no longer in use.
 pub unsafe fn remove_stack(base: usize) {
     let none =
         libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };

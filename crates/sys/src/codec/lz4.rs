@@ -5,7 +5,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Work area of [`compress`], stored inline. Its content does not matter between calls.
+/// Scratch memory of [`compress`], stored inline. Its content does not matter between calls.
 #[repr(C, align(64))]
 pub struct State([u64; STATE_WORDS]);
 

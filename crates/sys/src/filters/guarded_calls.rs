@@ -1,16 +1,16 @@
 //! Faults in the buffers of system calls that are in the memory of pools, because the kernel cannot
 //! wait for an absent page.
 //!
-//! A filter ([`crate::seccomp`]) traps calls with a pointer into the *area*, which contains all
-//! windows of such memory. The handler pins the pages ([`Resolver::hold`]), reissues the call from
-//! the gate, and unpins them. A buffer that exceeds the limit on pinned pages is transferred in
-//! pieces, if the kernel could split the transfer as well.
+//! A filter ([`crate::seccomp`]) traps calls with a pointer into the *guarded range*, which
+//! contains all windows of such memory. The handler pins the pages ([`Resolver::hold`]), reissues
+//! the call from the gate, and unpins them. A buffer that exceeds the limit on pinned pages is
+//! transferred in pieces, if the kernel could split the transfer as well.
 //!
 //! The preloaded runtime handles more. Here, buffers that only a structure in other memory points
 //! to (`readv`, `sendmsg`) are not detected, and a signal handler that jumps out of a call leaves
 //! its pages pinned.
 //!
-//! The filter survives exec. The kernel never chooses addresses in the area by itself, so the
+//! The filter survives exec. The kernel never chooses addresses in the range by itself, so the
 //! filter matches in another program only if that program requests them.
 //!
 //! [`Resolver::hold`]: crate::touches::Resolver::hold
@@ -25,11 +25,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The area, once calls are guarded. Locked during the installation of the filter.
+/// The range, once calls are guarded. Locked during the installation of the filter.
 static GUARDED: Mutex<Option<Range<usize>>> = Mutex::new(None);
-/// First address of the area, for the handler; 0 if there is none.
-static AREA: AtomicUsize = AtomicUsize::new(0);
-static AREA_LEN: AtomicUsize = AtomicUsize::new(0);
+/// First address of the range, for the handler; 0 if there is none.
+static START: AtomicUsize = AtomicUsize::new(0);
+static LEN: AtomicUsize = AtomicUsize::new(0);
 static BEFORE: Before = Before::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// ID of the thread that tests if a call is trapped; 0 if none.
@@ -42,14 +42,14 @@ const TEXT_BYTES: usize = 4096;
 
 type Arguments = [usize; 6];
 
-/// Returns the area for windows of guarded memory. The first call installs the filter, which guards
-/// system calls of all threads until the process exits. Fails with `AddrNotAvailable` if no area is
-/// free, `Unsupported` if another filter or handler receives the traps, or the calling thread
-/// blocks SIGSYS.
-pub fn area() -> io::Result<Range<usize>> {
+/// Returns the range for windows of guarded memory. The first call installs the filter, which
+/// guards system calls of all threads until the process exits. Fails with `AddrNotAvailable` if no
+/// range is free, `Unsupported` if another filter or handler receives the traps, or the calling
+/// thread blocks SIGSYS.
+pub fn guarded_range() -> io::Result<Range<usize>> {
     let mut guarded = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(area) = &*guarded {
-        return Ok(area.clone());
+    if let Some(range) = &*guarded {
+        return Ok(range.clone());
     }
     // The kernel kills a process if the signal of a trap is blocked.
     if signals::current_mask() & signals::bit(SIGSYS) != 0 {
@@ -62,20 +62,20 @@ pub fn area() -> io::Result<Range<usize>> {
         // and interrupt it as usual.
         BEFORE.install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)?;
     }
-    let is_free = |area: &Range<usize>| {
-        let found = proc_maps::mappings(area.clone(), false);
-        found.is_ok_and(|found| found.is_empty()) && !is_trapped(area.start, Caller::Gate)
+    let is_free = |range: &Range<usize>| {
+        let found = proc_maps::mappings(range.clone(), false);
+        found.is_ok_and(|found| found.is_empty()) && !is_trapped(range.start, Caller::Gate)
     };
-    let area = aslr::areas().find(is_free).ok_or(io::ErrorKind::AddrNotAvailable)?;
-    AREA_LEN.store(area.len(), Ordering::Relaxed);
-    AREA.store(area.start, Ordering::Release);
-    let filter = seccomp::build(area.start, area.len(), raw::exempt_instruction_pointer());
+    let range = aslr::areas().find(is_free).ok_or(io::ErrorKind::AddrNotAvailable)?;
+    LEN.store(range.len(), Ordering::Relaxed);
+    START.store(range.start, Ordering::Release);
+    let filter = seccomp::build(range.start, range.len(), raw::exempt_instruction_pointer());
     seccomp::install(&filter)?;
-    if !is_trapped(area.start, Caller::Program) {
+    if !is_trapped(range.start, Caller::Program) {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    *guarded = Some(area.clone());
-    Ok(area)
+    *guarded = Some(range.clone());
+    Ok(range)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,9 +99,9 @@ fn is_trapped(address: usize, caller: Caller) -> bool {
     PROBED.load(Ordering::Relaxed)
 }
 
-fn is_in_area(address: usize) -> bool {
-    let start = AREA.load(Ordering::Acquire);
-    start != 0 && address.wrapping_sub(start) < AREA_LEN.load(Ordering::Relaxed)
+fn is_guarded(address: usize) -> bool {
+    let start = START.load(Ordering::Acquire);
+    start != 0 && address.wrapping_sub(start) < LEN.load(Ordering::Relaxed)
 }
 
 extern "C" fn on_sigsys(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
@@ -114,7 +114,7 @@ extern "C" fn on_sigsys(signal: i32, info: &mut siginfo_t, context: Context<'_>)
             return;
         }
         let is_programs = call.by_filter && !raw::is_in_gate(call.caller);
-        if !is_programs || !call.arguments.iter().any(|argument| is_in_area(*argument)) {
+        if !is_programs || !call.arguments.iter().any(|argument| is_guarded(*argument)) {
             BEFORE.pass_on(signal, info, context, false);
             return;
         }
@@ -148,11 +148,11 @@ struct Call {
 
 impl Call {
     fn handle(&self) -> isize {
-        let buffer = buffer_of(self.number).filter(|at| is_in_area(self.arguments[*at]));
+        let buffer = buffer_of(self.number).filter(|at| is_guarded(self.arguments[*at]));
         let mut held = [const { None }; 6];
         for (index, pointee) in pointers(self.number) {
             let index = usize::from(*index);
-            if buffer == Some(index) || !is_in_area(self.arguments[index]) {
+            if buffer == Some(index) || !is_guarded(self.arguments[index]) {
                 continue;
             }
             match self.hold_argument(index, *pointee) {

@@ -147,7 +147,7 @@ pub(crate) fn chosen_bases() -> Bases {
 }
 
 /// Moves the engine's gate to the address in `bases`, unless that address is taken.
-pub fn settle(bases: Bases) {
+pub fn place_gate(bases: Bases) {
     raw::place_gate(bases.gate);
 }
 

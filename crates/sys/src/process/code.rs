@@ -15,7 +15,7 @@ const FAR_BYTES: usize = 14;
 /// # Safety
 /// Each `from` is the address of a function, at a multiple of 16. The function at `to` can be
 /// called in its place. No thread is about to execute the first bytes of `from` meanwhile.
-pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
+pub unsafe fn patch(jumps: &[(usize, usize)]) -> io::Result<()> {
     const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let mut open: Vec<Range<usize>> = Vec::new();
     for (from, _) in jumps {
@@ -92,13 +92,13 @@ mod tests {
         let other = (&raw const OTHER) as usize;
         assert_eq!(call(address(3)), 1);
         // SAFETY: the functions belong to this test, and no other thread executes them.
-        unsafe { redirect(&[(address(3), other), (address(255), other)]) }.unwrap();
+        unsafe { patch(&[(address(3), other), (address(255), other)]) }.unwrap();
         assert_eq!((call(address(3)), call(address(255))), (2, 2));
         assert_eq!((call(address(2)), call(address(4))), (1, 1));
         // Too far for a short jump.
         let far = memory_far_away();
         // SAFETY: the function belongs to this test, and no other thread executes it.
-        unsafe { redirect(&[(address(7), far)]) }.unwrap();
+        unsafe { patch(&[(address(7), far)]) }.unwrap();
         assert_eq!((call(address(7)), call(address(8))), (2, 1));
     }
 

@@ -38,7 +38,7 @@ pub enum Unusable {
     NotADirectory,
     /// Its owner could replace the socket.
     #[error("belongs to uid {0}")]
-    Foreign(u32),
+    OtherOwner(u32),
     /// Other users could replace the socket.
     #[error("can be written to by others (mode {0:03o}); `chmod 700` closes it")]
     Open(u32),
@@ -109,7 +109,7 @@ pub fn check(dir: &Path, uid: u32) -> Result<(), Unusable> {
         return Err(Unusable::NotADirectory);
     }
     if found.st_uid != uid {
-        return Err(Unusable::Foreign(found.st_uid));
+        return Err(Unusable::OtherOwner(found.st_uid));
     }
     match found.st_mode & 0o777 {
         mode if mode & 0o022 != 0 => Err(Unusable::Open(mode)),

@@ -36,7 +36,7 @@ fn unsafe_directories_are_rejected() {
     let open = |dir: &Path, uid| Listener::open(dir, uid, 7).unwrap_err();
     assert!(matches!(open(&link, uid()), Unusable::NotADirectory));
     assert!(matches!(open(&file, uid()), Unusable::NotADirectory));
-    assert!(matches!(open(&plain, uid() + 1), Unusable::Foreign(found) if found == uid()));
+    assert!(matches!(open(&plain, uid() + 1), Unusable::OtherOwner(found) if found == uid()));
     assert!(matches!(open(Path::new("plain"), uid()), Unusable::Relative));
     let long = scratch.path().join("x".repeat(120));
     assert!(matches!(open(&long, uid()), Unusable::TooLong));

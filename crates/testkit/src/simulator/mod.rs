@@ -32,7 +32,7 @@ pub struct Costs {
     /// First touch of a page.
     pub zero_ns: u64,
     /// Fault on a same-filled page.
-    pub filled_ns: u64,
+    pub same_filled_ns: u64,
     /// Fault on a page in the pool.
     pub pool_ns: u64,
     /// Fault on a page in the swap area.
@@ -58,7 +58,7 @@ impl Default for Costs {
     fn default() -> Costs {
         Costs {
             zero_ns: 7_700,
-            filled_ns: 6_900,
+            same_filled_ns: 6_900,
             pool_ns: 9_100,
             disk_ns: 73_000,
             disk_cpu_ns: 20_000,
@@ -103,7 +103,7 @@ pub struct Figures {
     /// First touches.
     pub zero_faults: u64,
     /// Faults on same-filled pages.
-    pub filled_faults: u64,
+    pub same_filled_faults: u64,
     /// Faults on pages in the pool.
     pub pool_faults: u64,
     /// Faults on pages in the swap area.
@@ -320,9 +320,12 @@ impl Simulation {
         let costs = self.setup.costs;
         let figures = &mut self.figures;
         let (tier, count, ns, cpu_ns) = match place {
-            Place::SameFilled { .. } => {
-                (Tier::Filled, &mut figures.filled_faults, costs.filled_ns, costs.filled_ns)
-            }
+            Place::SameFilled { .. } => (
+                Tier::SameFilled,
+                &mut figures.same_filled_faults,
+                costs.same_filled_ns,
+                costs.same_filled_ns,
+            ),
             Place::Pool { handle } => {
                 // The load marks the page's slab as recently used.
                 let _ = self.pool.load(Handle::from_bits(handle), |_| ());

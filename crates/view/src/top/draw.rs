@@ -287,7 +287,7 @@ fn rate_lines(is_tall: bool) -> Vec<RateLine> {
             |it| it.faults_of(Tier::Zero),
             |it| it.faults_of(Tier::Staged),
             |it| it.faults_of(Tier::Standby),
-            |it| it.faults_of(Tier::Filled),
+            |it| it.faults_of(Tier::SameFilled),
             |it| it.faults_of(Tier::Pool),
             |it| it.faults_of(Tier::Disk),
         ];
@@ -296,7 +296,7 @@ fn rate_lines(is_tall: bool) -> Vec<RateLine> {
         lines.push(faults("pool", |it| it.faults_of(Tier::Pool)));
         lines.push(faults("disk", |it| it.faults_of(Tier::Disk)));
         lines.push(faults("others", |it| {
-            let others = [Tier::Zero, Tier::Staged, Tier::Standby, Tier::Filled];
+            let others = [Tier::Zero, Tier::Staged, Tier::Standby, Tier::SameFilled];
             others.into_iter().fold(0.0, |sum, tier| sum + it.faults_of(tier))
         }));
     }

@@ -76,7 +76,7 @@ impl Fault {
     fn tier(self) -> Tier {
         match self {
             Fault::ZeroRead | Fault::ZeroWrite => Tier::Zero,
-            Fault::SameFilled => Tier::Filled,
+            Fault::SameFilled => Tier::SameFilled,
             Fault::Pool => Tier::Pool,
             Fault::Disk => Tier::Disk,
         }
@@ -319,17 +319,18 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
     Some(latencies_ns)
 }
 
-type Packed = (Vec<[u8; PAGE_SIZE]>, Vec<Vec<u8>>);
+type CompressiblePages = (Vec<[u8; PAGE_SIZE]>, Vec<Vec<u8>>);
 
 /// Returns up to `most` compressible pages of this executable, and their compressed content.
-fn compressible_pages(most: usize) -> Result<Packed, Refusal> {
+fn compressible_pages(most: usize) -> Result<CompressiblePages, Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
     let mut lz4 = Lz4::new()?;
     // Sample the whole executable, because its parts differ.
     let step = (pages.len() / most).max(1);
     let packed = |page: &[u8; PAGE_SIZE]| Some((*page, lz4.pack(page)?.to_vec()));
-    let chosen: Packed = pages.iter().step_by(step).take(most).filter_map(packed).unzip();
+    let chosen: CompressiblePages =
+        pages.iter().step_by(step).take(most).filter_map(packed).unzip();
     match chosen.0.is_empty() {
         true => Err(Refusal::own("no page of the executable can be compressed")),
         false => Ok(chosen),

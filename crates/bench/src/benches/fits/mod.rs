@@ -68,7 +68,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Object, Refusal> {
         let mut one_run = |is_managed: bool| {
             let (counters, mut command) = (Counters::new()?, command(&ready.path));
             if is_managed {
-                let config = Config { place: Some(Bases::choose()), ..config.clone() };
+                let config = Config { bases: Some(Bases::choose()), ..config.clone() };
                 command.envs(counters.environment(&config, &library));
             }
             let failed = |why| Refusal::own(format!("{}: {why}", ready.name));

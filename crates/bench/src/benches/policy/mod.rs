@@ -78,7 +78,7 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
                     memory_pages,
                     without: without.to_string(),
                     zero_faults: figures.zero_faults,
-                    filled_faults: figures.filled_faults,
+                    filled_faults: figures.same_filled_faults,
                     pool_faults: figures.pool_faults,
                     disk_faults: figures.disk_faults,
                     pages_written: figures.pages_written,

@@ -166,7 +166,7 @@ fn cluster_faults_lose_no_data_and_are_reported() {
     let wanted = number("SOFTSWAP_TURNS", BY_DEFAULT);
     let seed = number("SOFTSWAP_TURNS_SEED", 1);
     let only = std::env::var("SOFTSWAP_TURNS_ONLY").unwrap_or_default();
-    let _told = Seed(seed);
+    let _seed = Seed(seed);
     println!(
         "skipped: losses and delays by the kernel (netem): connections through proxies are \
          delayed, stalled and broken instead"

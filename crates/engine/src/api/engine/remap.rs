@@ -151,8 +151,8 @@ impl Engine {
         if may_move == Move::Never {
             return Ok(None);
         }
-        let wants_room = may_move == Move::ToGrowable || count >= CHUNK_PAGES / 4;
-        let growable = if wants_room {
+        let wants_gap = may_move == Move::ToGrowable || count >= CHUNK_PAGES / 4;
+        let growable = if wants_gap {
             mapping::map_growable(&self.core.memory, count, protection)?
         } else {
             None

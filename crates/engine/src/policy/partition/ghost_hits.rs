@@ -14,7 +14,7 @@ type Counts = [AtomicU32; STEPS];
 pub(super) struct GhostHits {
     events: AtomicU32,
     /// Number of upcoming faults to ignore.
-    unsettled: AtomicU32,
+    ignored: AtomicU32,
     /// Faults from the pool on pages that would have been resident with index + 1 steps more for
     /// resident pages.
     resident: Counts,
@@ -48,7 +48,7 @@ impl GhostHits {
     /// `until_resident` steps more for resident pages. With more than `until_lost` steps less for
     /// the pool it would have been on the disk.
     pub(super) fn note_pooled(&self, until_resident: usize, until_lost: usize) {
-        if self.settles() || until_resident >= STEPS && until_lost >= STEPS {
+        if self.takes_ignored() || until_resident >= STEPS && until_lost >= STEPS {
             return;
         }
         self.events.fetch_add(1, Relaxed);
@@ -62,7 +62,7 @@ impl GhostHits {
     /// Records a fault on an incompressible page on the disk. It would have been resident with more
     /// than `until_resident` steps more for resident pages.
     pub(super) fn note_incompressible(&self, until_resident: usize) {
-        if !self.settles() && until_resident < STEPS {
+        if !self.takes_ignored() && until_resident < STEPS {
             self.events.fetch_add(1, Relaxed);
             add(&self.incompressible, until_resident);
         }
@@ -71,7 +71,7 @@ impl GhostHits {
     /// Records a fault on a page on the disk that a pool larger by more than `until_pooled` steps
     /// would have stored.
     pub(super) fn note_on_disk(&self, until_pooled: usize) {
-        if !self.settles() && until_pooled < STEPS {
+        if !self.takes_ignored() && until_pooled < STEPS {
             self.events.fetch_add(1, Relaxed);
             add(&self.pooled, until_pooled);
         }
@@ -80,17 +80,17 @@ impl GhostHits {
     /// Ignores the next `pages` faults, after resident pages gained space for as many. The pages
     /// that fill this space fault once more, with refault distances from before the move. Faults
     /// from pool and disk are ignored alike, so that neither kind is overrepresented.
-    pub(super) fn settle(&self, pages: usize) {
-        self.unsettled.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
+    pub(super) fn ignore_next(&self, pages: usize) {
+        self.ignored.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
     }
 
     /// Records a fault of any kind. Returns true if it must be ignored.
-    pub(super) fn settles(&self) -> bool {
-        self.unsettled.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+    pub(super) fn takes_ignored(&self) -> bool {
+        self.ignored.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    pub(super) fn is_settled(&self) -> bool {
-        self.unsettled.load(Relaxed) == 0
+    pub(super) fn ignores_none(&self) -> bool {
+        self.ignored.load(Relaxed) == 0
     }
 
     /// Returns the number of recorded faults for which another limit would have made a difference.
@@ -100,7 +100,7 @@ impl GhostHits {
 
     pub(super) fn forget(&self) {
         let _ = self.take();
-        self.settle(0);
+        self.ignore_next(0);
     }
 
     pub(super) fn take(&self) -> StepGains {
@@ -172,21 +172,21 @@ mod tests {
     #[test]
     fn faults_after_move_are_ignored() {
         let ghost_hits = GhostHits::default();
-        ghost_hits.settle(3);
+        ghost_hits.ignore_next(3);
         (0..3).for_each(|_| ghost_hits.note_pooled(1, STEPS));
         assert_eq!(ghost_hits.events(), 0);
         ghost_hits.note_pooled(1, STEPS);
         assert_eq!(ghost_hits.events(), 1);
-        // Any kind of fault settles, with or without a difference.
-        ghost_hits.settle(3);
+        // Any kind of fault counts as ignored, with or without a difference.
+        ghost_hits.ignore_next(3);
         ghost_hits.note_on_disk(0);
         ghost_hits.note_pooled(STEPS, STEPS);
-        assert!(!ghost_hits.is_settled());
+        assert!(!ghost_hits.ignores_none());
         ghost_hits.note_pooled(0, STEPS);
-        assert!(ghost_hits.is_settled());
+        assert!(ghost_hits.ignores_none());
         ghost_hits.note_on_disk(0);
         assert_eq!(ghost_hits.events(), 2);
-        ghost_hits.settle(1);
+        ghost_hits.ignore_next(1);
         ghost_hits.forget();
         ghost_hits.note_pooled(0, 0);
         assert_eq!(ghost_hits.events(), 1);

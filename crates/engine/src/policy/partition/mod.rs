@@ -212,7 +212,7 @@ impl Partition {
             return;
         }
         if !self.ages.are_known() {
-            self.ghost_hits.settles();
+            self.ghost_hits.takes_ignored();
             return;
         }
         let step_bytes = self.step_bytes();
@@ -256,7 +256,7 @@ impl Partition {
         set_limit: impl FnOnce(usize),
     ) {
         let is_due = self.ghost_hits.events() >= EVENTS;
-        let is_lost = || !self.ages.are_known() && self.ghost_hits.is_settled();
+        let is_lost = || !self.ages.are_known() && self.ghost_hits.ignores_none();
         if !self.is_on() || !is_due && !is_lost() {
             return;
         }
@@ -278,8 +278,8 @@ impl Partition {
             return;
         }
         if let Some(limit_bytes) = self.next(cusum, view) {
-            // Faults are ignored for a while after a move (`settle`), and ages change meanwhile, so
-            // learn them anew.
+            // Faults are ignored for a while after a move (`ignore_next`), and ages change
+            // meanwhile, so learn them anew.
             samples.forget();
             self.ages.forget();
             set_limit(limit_bytes);
@@ -298,11 +298,11 @@ impl Partition {
         let bytes = sample.bytes(towards, steps)?;
         Some(match towards {
             Towards::Pool => {
-                self.ghost_hits.settle(0);
+                self.ghost_hits.ignore_next(0);
                 view.limit_bytes + bytes
             }
             Towards::Resident => {
-                self.ghost_hits.settle(sample.freed_bytes(bytes) / PAGE_SIZE);
+                self.ghost_hits.ignore_next(sample.freed_bytes(bytes) / PAGE_SIZE);
                 view.limit_bytes - bytes
             }
         })

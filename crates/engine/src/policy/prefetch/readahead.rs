@@ -38,7 +38,7 @@ const BUDGET_SHARE: usize = 32;
 const ALL_SHARE: usize = 16;
 /// Number of consecutive faults that make a stream.
 const STREAM_FAULTS: usize = 3;
-/// Number of markers. A marker's place is a hash of its page number.
+/// Number of markers. A marker's index is a hash of its page number.
 const MARKERS: usize = 256;
 /// Age at which a marker expires, in faults.
 const LIFE_FAULTS: u64 = 1024;
@@ -157,11 +157,11 @@ impl Readahead {
             return Touch::Isolated;
         }
         let now = self.faults.fetch_add(1, Ordering::Relaxed);
-        let place = &self.markers[place_of(page)];
-        let bits = place.load(Ordering::Relaxed);
+        let marker = &self.markers[index_of(page)];
+        let bits = marker.load(Ordering::Relaxed);
         let window = ReadaheadWindow::from_bits(bits).filter(|window| window.marker == page);
         let was_removed =
-            |_: &_| place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            |_: &_| marker.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let Some(window) = window.filter(was_removed) else { return self.unmarked(page, now) };
         // Reached late: the window was useful, but the touch may be a coincidence.
         let is_young = ReadaheadWindow::age(bits, now) < LIFE_FAULTS;
@@ -169,8 +169,8 @@ impl Readahead {
     }
 
     fn unmarked(&self, page: PageNo, now: u64) -> Touch {
-        let is_under_way = |place: &AtomicU64| {
-            let bits = place.load(Ordering::Relaxed);
+        let is_under_way = |recorded: &AtomicU64| {
+            let bits = recorded.load(Ordering::Relaxed);
             ReadaheadWindow::age(bits, now) < ARRIVAL_FAULTS
                 && ReadaheadWindow::from_bits(bits).is_some_and(|window| window.has(page))
         };
@@ -188,7 +188,7 @@ impl Readahead {
             return false;
         }
         let now = self.faults.load(Ordering::Relaxed);
-        let bits = self.markers[place_of(page)].load(Ordering::Relaxed);
+        let bits = self.markers[index_of(page)].load(Ordering::Relaxed);
         let is_young = ReadaheadWindow::age(bits, now) < LIFE_FAULTS;
         ReadaheadWindow::from_bits(bits)
             .is_some_and(|window| window.marker == page && window.is_requested() && is_young)
@@ -216,14 +216,14 @@ impl Readahead {
     fn other_streams(&self) -> (usize, u64) {
         let now = self.faults.load(Ordering::Relaxed);
         let (mut followed, mut lost) = (0, 0);
-        for place in &self.markers {
-            let bits = place.load(Ordering::Relaxed);
+        for marker in &self.markers {
+            let bits = marker.load(Ordering::Relaxed);
             if !ReadaheadWindow::from_bits(bits).is_some_and(|window| window.is_requested()) {
                 continue;
             }
             if ReadaheadWindow::age(bits, now) < LIFE_FAULTS {
                 followed += 1;
-            } else if place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            } else if marker.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
                 lost += 1;
             }
@@ -308,8 +308,8 @@ impl Readahead {
         let displaced = self.mark(window);
         let in_flight = ReadaheadWindow { pages, ..window };
         let now = self.faults.load(Ordering::Relaxed);
-        let place = self.request_count.fetch_add(1, Ordering::Relaxed) % IN_FLIGHT;
-        self.in_flight[place].store(in_flight.to_bits(now), Ordering::Relaxed);
+        let index = self.request_count.fetch_add(1, Ordering::Relaxed) % IN_FLIGHT;
+        self.in_flight[index].store(in_flight.to_bits(now), Ordering::Relaxed);
         // This order is required: a thread about to sleep increments `asleep` and then checks
         // `wakeups`.
         self.wakeups.fetch_add(1, Ordering::SeqCst);
@@ -324,14 +324,14 @@ impl Readahead {
     /// window that was not requested replaces a requested one only if the requested one is old.
     fn mark(&self, window: ReadaheadWindow) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
-        let place = &self.markers[place_of(window.marker)];
-        let bits = place.load(Ordering::Relaxed);
+        let marker = &self.markers[index_of(window.marker)];
+        let bits = marker.load(Ordering::Relaxed);
         let before = ReadaheadWindow::from_bits(bits).filter(|before| before.is_requested());
         let is_young = ReadaheadWindow::age(bits, now) < LIFE_FAULTS;
         if before.is_some() && is_young && !window.is_requested() {
             return false;
         }
-        place.store(window.to_bits(now), Ordering::Relaxed);
+        marker.store(window.to_bits(now), Ordering::Relaxed);
         before.is_some()
     }
 
@@ -367,7 +367,7 @@ impl Readahead {
     }
 }
 
-fn place_of(page: PageNo) -> usize {
+fn index_of(page: PageNo) -> usize {
     // Streams often start at multiples of large powers of two.
     (page ^ page >> 6 ^ page >> 12 ^ page >> 18) as usize % MARKERS
 }

@@ -43,7 +43,7 @@ pub(crate) fn begin(total_bytes: u64) -> io::Result<()> {
         return Ok(());
     }
     TOTAL_BYTES.store(total_bytes, Relaxed);
-    libc_malloc_patch::redirect(&[
+    libc_malloc_patch::patch(&[
         (c"sysinfo", sysinfo as *const _),
         (c"open64", open as *const _),
         (c"openat64", openat as *const _),
