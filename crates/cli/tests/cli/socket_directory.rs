@@ -1,12 +1,16 @@
-//! Directory of the control sockets: its selection, and behavior without one.
+//! Directory of the control sockets: its selection and content, and behavior without one.
 
 use crate::common::assert_contains_all;
-use crate::support::control_client::{eventually, query, refused, wait_for};
-use crate::support::processes::children;
-use crate::support::{Running, Swapped, finish};
+use crate::support::control_client::{WAIT_TIMEOUT, eventually, query, refused, wait_for};
+use crate::support::processes::{children, kill};
+use crate::support::{Running, Swapped, compiled, finish};
 use softswap_sys::control_socket::DIR_VARIABLE;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().mode() & 0o777
+}
 
 #[test]
 fn program_runs_without_socket_directory() {
@@ -57,7 +61,37 @@ fn session_directory_is_used_if_available() {
     let running = Running::start(&mut command);
     let dir = session.path().join("softswap");
     wait_for("a socket", || std::fs::read_dir(&dir).ok()?.next()?.ok());
-    assert_eq!(std::fs::symlink_metadata(&dir).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(mode(&dir), 0o700);
     let pid = running.id().to_string();
     eventually("an answer", || query(&["stat", &pid]).status.success());
+}
+
+#[test]
+fn sockets_are_private_and_removed_at_exit() {
+    let sockets = tempfile::tempdir().unwrap();
+    let dir = sockets.path().join("new");
+    let swapped = Swapped::within("32M");
+    let program = compiled("hog");
+    let mut command = swapped.command(&program, &["--mib", "64", "--seconds", "0"]);
+    let running = Running::start(command.env(DIR_VARIABLE, &dir));
+    let of_run = dir.join(format!("{}.sock", running.id()));
+    let path = wait_for("a socket", || {
+        let paths = std::fs::read_dir(&dir).ok()?.flatten().map(|entry| entry.path());
+        paths.into_iter().find(|path| *path != of_run)
+    });
+    let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
+    eventually("an answer", || query(&["stat", &pid]).status.success());
+    assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
+    // A killed program cannot remove its socket. `softswap run` does.
+    kill(pid.parse().unwrap());
+    running.finish(WAIT_TIMEOUT);
+    assert!(!path.exists() && !of_run.exists());
+    refused(&["stat", &pid], 1, &["no such process"]);
+
+    for text in ["exit 3", "sh -c 'exit 3'", "exec python3 -c 'raise SystemExit(3)'"] {
+        let mut command = swapped.command("/bin/sh", &["-c", text]);
+        let ended = Running::start(command.env(DIR_VARIABLE, &dir)).finish(WAIT_TIMEOUT);
+        assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{text}");
+    }
 }

@@ -9,21 +9,17 @@ use crate::support::control_client::{
     Program, WAIT_TIMEOUT, eventually, query, refused, stat, stdout_of, wait_for, wait_until,
 };
 use crate::support::processes::{send, stat_of};
-use crate::support::{Running, Swapped, compiled, python, softswap_with};
+use crate::support::{Running, Swapped, python, softswap_with};
 use serde_json::Value;
 use softswap_engine::api::control_protocol::MAX_ANSWER_BYTES;
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
 use std::collections::BTreeSet;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-
-fn mode(path: &Path) -> u32 {
-    std::fs::symlink_metadata(path).unwrap().mode() & 0o777
-}
 
 fn kill(pid: &str, signal: i32) {
     send(pid.parse().unwrap(), signal);
@@ -402,36 +398,6 @@ fn process_with_new_uid_rejects_old_uid() {
         "{answer}"
     );
     assert_eq!(stdout_of(&["ctl", &pid, "get", "io.poll"]), "auto\n");
-}
-
-#[test]
-fn sockets_are_private_and_removed_at_exit() {
-    let sockets = tempfile::tempdir().unwrap();
-    let dir = sockets.path().join("new");
-    let swapped = Swapped::within("32M");
-    let program = compiled("hog");
-    let mut command = swapped.command(&program, &["--mib", "64", "--seconds", "0"]);
-    let running = Running::start(command.env(DIR_VARIABLE, &dir));
-    let of_run = dir.join(format!("{}.sock", running.id()));
-    let path = wait_for("a socket", || {
-        let paths = std::fs::read_dir(&dir).ok()?.flatten().map(|entry| entry.path());
-        paths.into_iter().find(|path| *path != of_run)
-    });
-    let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
-    eventually("an answer", || query(&["stat", &pid]).status.success());
-    assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
-    // A killed program cannot remove its socket. `softswap run` does.
-    kill(&pid, libc::SIGKILL);
-    running.finish(WAIT_TIMEOUT);
-    assert!(!path.exists() && !of_run.exists());
-    refused(&["stat", &pid], 1, &["no such process"]);
-
-    for text in ["exit 3", "sh -c 'exit 3'", "exec python3 -c 'raise SystemExit(3)'"] {
-        let mut command = swapped.command("/bin/sh", &["-c", text]);
-        let ended = Running::start(command.env(DIR_VARIABLE, &dir)).finish(WAIT_TIMEOUT);
-        assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
-        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{text}");
-    }
 }
 
 #[test]

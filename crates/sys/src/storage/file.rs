@@ -291,8 +291,7 @@ impl SwapFile {
         })
     }
 
-    /// Writes a page and reads it back: transfers can fail although opening with O_DIRECT
-    /// succeeded.
+    /// Writes a page and reads it back: with O_DIRECT transfers can fail after a successful open.
     fn probe(&self) -> io::Result<()> {
         let mut read = Page([0; PAGE_SIZE]);
         match self.with_a_page(|| self.read_at(&mut read.0, 0))?? {
@@ -327,8 +326,7 @@ impl SwapFile {
     /// call writes to it.
     unsafe fn transfer(&self, number: i64, buffer: (usize, usize), at: u64) -> io::Result<usize> {
         let args = [self.descriptor().as_raw_fd() as usize, buffer.0, buffer.1, at as usize, 0, 0];
-        // SAFETY: the call reads the buffer, or writes to it if the caller promises that it is
-        // writable.
+        // SAFETY: the caller promises that the buffer is writable if the call writes to it.
         uninterrupted(|| unsafe { raw::syscall(number, args) })
     }
 
