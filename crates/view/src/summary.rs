@@ -143,13 +143,10 @@ fn larger_budget(report: &Report) -> Option<String> {
     let is_notable = report.stalled_share() >= NOTABLE_SHARE;
     // The curve describes a fixed budget and a complete run of one process.
     let is_whole = report.outcome.status == Some(0) && report.history.at_s.len() > 2;
+    // In a tree the program's own part changes whenever another process takes memory.
+    let budgets = &report.history.whole().budget_bytes;
     let is_fixed = report.budget_bytes == report.budget_peak_bytes
-        && report
-            .history
-            .columns
-            .budget_bytes
-            .iter()
-            .all(|it| [0, report.budget_bytes].contains(it));
+        && budgets.iter().all(|it| [0, report.budget_bytes].contains(it));
     let waits_alone = report.stalled_ns_of_all() <= report.stalled_ns / 10 * 11;
     if !is_notable || !is_whole || !is_fixed || !waits_alone {
         return None;

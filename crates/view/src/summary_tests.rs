@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::report::{
-    Columns, History, Outcome, OutsideBudget, Tier, Tree, Unmanaged, UnmanagedProcess,
+    Columns, History, Outcome, OutsideBudget, Tier, Tree, TreeHistory, Unmanaged, UnmanagedProcess,
 };
 use crate::sections::Copies;
 
@@ -147,7 +147,18 @@ fn larger_budget_is_advised_only_within_curve() {
     assert!(largest(96).contains("; with --memory 96M it would wait"), "{}", largest(96));
     let mut moved = known.clone();
     moved.history.columns.budget_bytes[1] = 32 * MIB;
+    // The budget of a tree is fixed, although another process has taken a part of it.
+    let of_tree = |budget_bytes: Vec<u64>| {
+        let mut report = known.clone();
+        report.history.columns.budget_bytes[1] = 63 * MIB;
+        let columns = Columns { budget_bytes, ..Columns::default() };
+        report.history.tree = Some(TreeHistory { columns, ..TreeHistory::default() });
+        Report { tree: Some(Tree::default()), ..report }
+    };
+    let fixed = first_line(&of_tree(vec![0, 64 * MIB, 64 * MIB]));
+    assert!(fixed.contains("; with --memory "), "{fixed}");
     for unknown in [
+        of_tree(vec![64 * MIB, 32 * MIB, 64 * MIB]),
         Report { outcome: exited(1), ..known.clone() },
         Report { stalled_ns: 100_000_000, ..known.clone() },
         Report { returns: [].into(), ..known.clone() },
