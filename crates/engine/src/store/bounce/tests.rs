@@ -162,7 +162,7 @@ fn long_waits_are_reported_periodically() {
     assert_eq!(pools.full_message(1), None);
     pools.note_long_wait(32);
     let message = pools.full_message(2).unwrap();
-    for part in ["131072 bytes are needed", "of 1572864 bytes", "20480 are used", "--memory"] {
+    for part in ["128.0 KiB are needed", "of 1.5 MiB in total", "20.0 KiB are used", "--memory"] {
         assert!(message.contains(part), "{message}");
     }
     pools.note_long_wait(32);

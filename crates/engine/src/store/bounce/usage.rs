@@ -1,6 +1,7 @@
 //! Statistics of the bounce buffers.
 
 use super::Pools;
+use bytesize::ByteSize;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::primitive::Ordering::Relaxed;
 
@@ -68,14 +69,15 @@ impl Pools {
             return None;
         }
         self.long_wait.reported_ns.store(now_ns, Relaxed);
-        let wanted = self.long_wait.pages.swap(0, Relaxed) * PAGE_SIZE;
+        let wanted = self.long_wait.pages.swap(0, Relaxed);
         let usage = self.usage();
+        let size_of = |pages: usize| ByteSize((pages * PAGE_SIZE) as u64);
         Some(format!(
-            "softswap: the bounce buffers are full ({wanted} bytes are needed; of {} bytes in \
-             total, {} are used): threads wait until writes to the disk complete; a larger \
-             --memory gives more buffers\n",
-            (usage.pages + usage.transient) * PAGE_SIZE,
-            (usage.used + usage.transient) * PAGE_SIZE,
+            "softswap: the bounce buffers are full ({} are needed; of {} in total, {} are used): \
+             threads wait until writes to the disk complete; a larger --memory gives more buffers\n",
+            size_of(wanted),
+            size_of(usage.pages + usage.transient),
+            size_of(usage.used + usage.transient),
         ))
     }
 
