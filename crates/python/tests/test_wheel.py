@@ -191,7 +191,10 @@ class APool(unittest.TestCase):
         for little in ("1M", "10", 10):
             with self.assertRaisesRegex(ValueError, "too little; give at least 8M"):
                 softswap.Pool(memory=little)
+        file = tempfile.NamedTemporaryFile()
+        self.addCleanup(file.close)
         for directory, number, message in [("/nowhere", errno.ENOENT, "mkdir -p /nowhere"),
+                                           (file.name, errno.EINVAL, "give a directory"),
                                            ("/dev/shm", errno.EINVAL, "is a tmpfs"),
                                            ("/proc", errno.EOPNOTSUPP, "stores no files")]:
             with self.assertRaises(softswap.SwapError) as refused:

@@ -188,6 +188,7 @@ impl From<OpenError> for Error {
             OpenError::Named(ActivateError::Io { cause, .. }) => {
                 cause.raw_os_error().unwrap_or(EIO)
             }
+            OpenError::Named(ActivateError::NotSwapFile { errno, .. }) => *errno,
             OpenError::Named(_) => EINVAL,
             _ => EIO,
         };

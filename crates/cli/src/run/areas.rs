@@ -2,14 +2,12 @@
 
 use super::remote::Remote;
 use super::sourced::Sourced;
-use crate::refusal::{Refusal, plain};
+use crate::refusal::Refusal;
 use crate::swapdir;
 use crate::swapon_raw::Raw;
 use softswap_engine::api::settings::AreaSpec;
-use softswap_engine::store::swap::named::ActivateError;
 use softswap_engine::store::swap::{Activated, Discard, MAX_AREAS, activate};
 pub(crate) use softswap_remote::url::is_url;
-use softswap_sys::exclusive_file::ClaimError;
 use softswap_view::units::{self, parse_size};
 use std::path::{Path, PathBuf};
 
@@ -162,11 +160,7 @@ fn named(
         let (area, raw) = Raw::prove(&spec.path).map_err(|error| asked.refuse(error))?;
         (area, Some(raw))
     } else {
-        let area =
-            activate(&spec.path).map_err(|error| match not_made_for_swap(&spec.path, &error) {
-                Some(why) => asked.refuse(why),
-                None => asked.refuse(error),
-            })?;
+        let area = activate(&spec.path).map_err(|error| asked.refuse(error))?;
         (area, None)
     };
     notes.extend(area.warnings.iter().map(|warning| format!("{shown}: {warning}")));
@@ -179,26 +173,6 @@ fn named(
     }
     let path = std::path::absolute(&spec.path).unwrap_or(spec.path);
     Ok((AreaSpec { path, ..spec }, area, raw))
-}
-
-/// Explains the refusal of a file that is probably not meant to be a swap file.
-fn not_made_for_swap(path: &Path, error: &ActivateError) -> Option<String> {
-    let why = match error {
-        ActivateError::TooSmall { bytes, .. } => {
-            format!("has {bytes} bytes, too few for a swap file")
-        }
-        ActivateError::Claim(ClaimError::Denied { cause, .. }) => {
-            format!("may not be read and written by this user ({})", plain(cause))
-        }
-        _ => return None,
-    };
-    path.is_file().then(|| {
-        format!(
-            "{} {why}: give a directory, or make a swap file with `fallocate -l SIZE FILE` and \
-             `softswap mkswap FILE`",
-            path.display()
-        )
-    })
 }
 
 /// Splits the value of a variable into areas.

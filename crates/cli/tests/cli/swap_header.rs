@@ -197,14 +197,14 @@ fn truncated_file_is_rejected_and_grown_file_accepted() {
 fn wrong_sizes_are_rejected() {
     for bytes in [0, 1, 4096, 40_960, 2 * MIB - 1] {
         let data_file = DataFile::of(bytes);
-        let parts = [&format!("has {bytes} bytes"), "at least 2.0 MiB", "fallocate -l SIZE"];
+        let parts = [&format!("{bytes} bytes"), "at least 2.0 MiB", "fallocate -l SIZE"];
         both_refused(&data_file.path, &parts);
     }
     let data_file = DataFile::area(4 * MIB);
     data_file.put(1028, &510_u32.to_le_bytes());
     check_refused(
         &data_file.path,
-        &["only 2093056 bytes", "at least 2.0 MiB", "softswap mkswap --force"],
+        &["only 2.0 MiB (2093056 bytes)", "at least 2.0 MiB", "softswap mkswap --force"],
     );
 }
 

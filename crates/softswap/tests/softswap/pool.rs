@@ -185,6 +185,7 @@ fn impossible_requests_are_rejected_with_reason() {
         ("/nowhere/at/all", "/nowhere"),
         ("/dev/shm", "is a tmpfs: its files"),
         ("/proc", "stores no files"),
+        ("/etc/passwd", "give a directory, or create a swap file"),
     ] {
         let refused = Pool::builder().swap(directory).unwrap().build().unwrap_err();
         assert!(matches!(refused, Error::Area { .. }), "{refused:?}");

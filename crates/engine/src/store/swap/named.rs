@@ -17,7 +17,8 @@ use softswap_sys::exclusive_file::{ClaimError, Claimed, claim};
 use softswap_sys::file::{SwapFile, errno, plain};
 use softswap_sys::file_layout::{self, Flaw};
 use softswap_sys::{PAGE_SIZE, Page};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
@@ -50,15 +51,18 @@ pub enum ActivateError {
     )]
     Io { path: PathBuf, cause: io::Error },
     #[error(
-        "{} has {bytes} bytes, too few for a swap area, which needs at least {}: choose a larger \
-         one, or enlarge it{}",
-        path.display(), ByteSize(MIN_PAGES * PAGE_BYTES), how_to_enlarge(path, *is_device)
+        "{} {}: choose a larger one, or enlarge it{}",
+        path.display(), too_small(*bytes), how_to_enlarge(path, *is_device)
     )]
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
+    /// An unusable file without a swap header, which was probably given by mistake.
+    #[error("{} {why}: {}", path.display(), how_to_create(*is_raw))]
+    NotSwapFile { path: PathBuf, why: String, errno: i32, is_raw: bool },
     #[error(
-        "{} has {bytes} bytes, but the swap area in it has only {area_bytes} bytes; at least {} \
-         are needed: format it again with `{} {}`, or choose another file or device",
-        path.display(), ByteSize(MIN_PAGES * PAGE_BYTES), mkswap(*is_raw), path.display()
+        "{} has {}, but the swap area in it has only {}; at least {} are needed: format it again \
+         with `{} {}`, or choose another file or device",
+        path.display(), exact_size(*bytes), exact_size(*area_bytes),
+        ByteSize(MIN_PAGES * PAGE_BYTES), mkswap(*is_raw), path.display()
     )]
     AreaTooSmall { path: PathBuf, bytes: u64, area_bytes: u64, is_raw: bool },
     #[error(
@@ -93,6 +97,29 @@ pub enum ActivateError {
     Packed { path: PathBuf, offset: u64, bytes: u64 },
 }
 
+/// Formats a size that must be exact, or that may round to the size with which it is compared.
+fn exact_size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        _ => format!("{} ({bytes} bytes)", ByteSize(bytes)),
+    }
+}
+
+fn too_small(bytes: u64) -> String {
+    let (size, min) = (exact_size(bytes), ByteSize(MIN_PAGES * PAGE_BYTES));
+    format!("has {size}, too little for a swap area, which needs at least {min}")
+}
+
+fn how_to_create(is_raw: bool) -> &'static str {
+    match is_raw {
+        true => "create a swap file with `fallocate -l SIZE FILE` and `softswap mkswap --raw FILE`",
+        false => {
+            "give a directory, or create a swap file with `fallocate -l SIZE FILE` and `softswap \
+             mkswap FILE`"
+        }
+    }
+}
+
 fn how_to_enlarge(path: &Path, is_device: bool) -> String {
     match is_device {
         true => String::new(),
@@ -113,8 +140,8 @@ fn header_remedy(path: &Path, cause: &HeaderError, is_raw: bool) -> String {
             format!("format it with `{command} {shown}`, which destroys its content")
         }
         HeaderError::TooShort { header_pages, .. } => format!(
-            "restore its size of {} bytes, or format it again with `{command} {shown}`",
-            header_pages * PAGE_BYTES
+            "restore its size of {}, or format it again with `{command} {shown}`",
+            exact_size(header_pages * PAGE_BYTES)
         ),
         _ => format!("format it again with `{command} {shown}`, or choose another file or device"),
     }
@@ -172,6 +199,30 @@ impl Storage {
         let head = read_head(&mut claimed.file)
             .map_err(|cause| ActivateError::Io { path: path.to_owned(), cause })?;
         Ok(Self { path: path.to_owned(), claimed, head })
+    }
+
+    /// Opens the area at `path` for use, not for formatting: a file that is too small or not
+    /// accessible is an error of its own if it has no swap header.
+    pub(super) fn open_area(path: &Path, is_raw: bool) -> Result<Self, ActivateError> {
+        Self::open(path).map_err(|error| {
+            let (why, errno) = match &error {
+                ActivateError::TooSmall { bytes, is_device: false, .. } => {
+                    (too_small(*bytes), errno::EINVAL)
+                }
+                ActivateError::Claim(claim @ ClaimError::Denied { cause, .. })
+                    if path.is_file() =>
+                {
+                    let why =
+                        format!("may not be read and written by this user ({})", plain(cause));
+                    (why, claim.raw_os_error())
+                }
+                _ => return error,
+            };
+            match has_swap_header(path) {
+                true => error,
+                false => ActivateError::NotSwapFile { path: path.to_owned(), why, errno, is_raw },
+            }
+        })
     }
 
     /// Returns the number of whole pages, limited to what a header can describe.
@@ -338,10 +389,18 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
 
 const _: () = assert!(HEAD_BYTES as u64 <= MIN_PAGES * PAGE_BYTES);
 
+/// Returns true if a file has a swap header of any kind, which may be unusable.
+fn has_swap_header(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(HEAD_BYTES as u64).read_to_end(&mut head));
+    read.is_ok() && !matches!(Header::parse(&head, MAX_PAGES), Err(HeaderError::NoSignature))
+}
+
 /// Claims the area at `path`, reads its header and checks that every page has a block. Changes
 /// nothing. Fails if it cannot be used; the error names the reason and the remedy.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
-    Storage::open(path)?.activate(false)
+    Storage::open_area(path, false)?.activate(false)
 }
 
 #[cfg(test)]
@@ -414,6 +473,20 @@ mod tests {
         assert!(found, "{error}");
         put_header(&swap_file.path, &header(512));
         activate(&swap_file.path).unwrap();
+    }
+
+    #[test]
+    fn only_file_with_header_is_to_be_enlarged() {
+        let swap_file = area(MIB, Some(512));
+        let text = refused(&swap_file.path).to_string();
+        let enlarge = format!("enlarge it with `fallocate -l SIZE {}`", swap_file.path.display());
+        assert!(text.contains(&enlarge) && text.contains("1.0 MiB (1048576 bytes)"), "{text}");
+        let other_file = area(100, None);
+        let error = refused(&other_file.path);
+        assert!(matches!(error, ActivateError::NotSwapFile { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("has 100 bytes, too little") && !text.contains("enlarge"), "{text}");
+        assert!(text.contains("give a directory") && text.contains("mkswap FILE"), "{text}");
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub struct RawFile {
 /// Claims a file, reads its block map, and checks file system, extents and device. Changes nothing.
 /// Fails if the file's blocks must not be written through the device, or cannot.
 pub fn claim(path: &Path) -> Result<(Activated, RawFile), RawRefusal> {
-    let storage = Storage::open(path)?;
+    let storage = Storage::open_area(path, true)?;
     let path = || path.to_owned();
     if storage.is_device() {
         return Err(RawRefusal::IsDevice { path: path() });
