@@ -61,10 +61,21 @@ class TheCommand(unittest.TestCase):
         self.assertIn("softswap", run(sys.executable, "-c", "from softswap import _magic\n"
                                       "_magic.softswap('stats')"))
 
+    def test_notebook_shows_peak_of_budget(self):
+        from softswap import _magic
+
+        bar = _magic.Bar({"budget_bytes": 63 * MIB, "budget_peak_bytes": 64 * MIB,
+                          "used_bytes": MIB, "disk_bytes": 0, "pool": {"used_bytes": 0}})
+        for text in (repr(bar), bar._repr_html_()):
+            self.assertIn("budget 63.0 MiB (peak 64.0 MiB)", text)
+
     def test_repr_of_pool(self):
         pool = softswap.Pool("16M", tempfile.gettempdir())
         self.assertRegex(repr(pool), r"^<softswap.Pool: budget 16\.0 MiB, used [\d.]+ MiB, on the "
                          r"disk 0\.0 MiB>$")
+        pool.stats = lambda: {"budget_bytes": 16 * MIB, "used_bytes": 9 * MIB,
+                              "disk_bytes": 3 * MIB, "swap_bytes": 64 * MIB}
+        self.assertIn("on the disk 3.0 MiB>", repr(pool))
         pool.close()
         self.assertEqual(repr(pool), "<softswap.Pool, closed>")
 
@@ -85,6 +96,7 @@ class APool(unittest.TestCase):
         self.assertEqual(stats["budget_bytes"], 16 * MIB)
         self.assertLessEqual(stats["used_peak_bytes"], 16 * MIB)
         self.assertGreater(stats["pages_out"], 0)
+        self.assertLessEqual(stats["disk_bytes"], stats["swap_bytes"])
 
     def test_default_budget_is_at_most_1_gib(self):
         budget = softswap.Pool(swap=tempfile.gettempdir()).stats()["budget_bytes"]

@@ -63,7 +63,11 @@ stats! {
     pool_bytes = counter(Counter::PoolUsedBytes);
     /// Number of compressed pages in DRAM.
     pool_pages = counter(Counter::PoolObjects);
-    /// Size of the swap files, in bytes.
+    /// Swap slots in use, in bytes. Includes stored copies of pages that are also in DRAM.
+    disk_bytes = counter(Counter::DiskBytes);
+    /// Size of all swap areas, in bytes, with their free slots. The file in a directory grows as
+    /// slots are used, and shrinks if most of them are free. A swap file or device has its whole
+    /// size.
     swap_bytes = counter(Counter::SwapFileBytes);
     /// Touches that waited for a page, all kinds.
     faults = faults(&TIERS);

@@ -47,13 +47,16 @@ class Bar:
         self.budget_peak = figures["budget_peak_bytes"]
         self.sizes = sizes(figures)
 
-    def __repr__(self):
-        parts = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
+    def _budget(self):
         # Processes share the budget, and `softswap stat` itself uses some of it during the query.
         peak = ""
         if self.budget_peak > self.budget:
             peak = f" (peak {self.budget_peak / 2**20:,.1f} MiB)"
-        return f"budget {self.budget / 2**20:,.1f} MiB{peak}: {parts}"
+        return f"budget {self.budget / 2**20:,.1f} MiB{peak}"
+
+    def __repr__(self):
+        parts = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
+        return f"{self._budget()}: {parts}"
 
     def _repr_html_(self):
         whole = sum(self.sizes.values()) or 1
@@ -70,7 +73,7 @@ class Bar:
         )
         return (
             f'<div style="display:flex;max-width:40em">{pieces}</div>'
-            f"<div>{legend}</div><div>budget {self.budget / 2**20:,.1f} MiB</div>"
+            f"<div>{legend}</div><div>{self._budget()}</div>"
         )
 
 

@@ -96,8 +96,8 @@ class Pool:
         if self._pool is None:
             return "<softswap.Pool, closed>"
         stats = self.stats()
-        budget, used, swap = (_mib(stats[f"{name}_bytes"]) for name in ("budget", "used", "swap"))
-        return f"<softswap.Pool: budget {budget}, used {used}, on the disk {swap}>"
+        budget, used, disk = (_mib(stats[f"{name}_bytes"]) for name in ("budget", "used", "disk"))
+        return f"<softswap.Pool: budget {budget}, used {used}, on the disk {disk}>"
 
     def __enter__(self):
         return self
@@ -176,6 +176,7 @@ class Pool:
 
     def stats(self):
         """Returns the pool's figures, by name: sizes in bytes, times in ns. `used_peak_bytes`
-        and `mapped_bytes` are peaks; `budget_bytes`, `used_bytes`, `pool_bytes`, `pool_pages`
-        and `swap_bytes` are current values; the others are counters."""
+        and `mapped_bytes` are peaks; `budget_bytes`, `used_bytes`, `pool_bytes`, `pool_pages`,
+        `disk_bytes` (swap slots in use) and `swap_bytes` (size of the swap areas, with their free
+        slots) are current values; the others are counters."""
         return json.loads(self._open().stats())
