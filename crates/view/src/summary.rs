@@ -354,7 +354,7 @@ fn pages(report: &Report) -> String {
         None => "none compressed".to_string(),
     };
     let out = count(report.pages_out);
-    format!("{out} swapped out, {:.1}% same-filled, {ratio}", same_filled * 100.0)
+    format!("{out} swapped out, {:.1} % same-filled, {ratio}", same_filled * 100.0)
 }
 
 fn fault_table(report: &Report) -> String {
@@ -445,7 +445,7 @@ fn waits(polling: &Polling) -> Option<String> {
     let polled = match *polled {
         0 => "none polled".to_string(),
         polled => format!(
-            "{:.0}% polled {queue}, {:.0}% of these completed while polling",
+            "{:.0} % polled {queue}, {:.0} % of these completed while polling",
             share(polled, *considered),
             share(*hit, polled)
         ),

@@ -232,7 +232,7 @@ fn details_add_every_counter() {
         "  peaks      resident",
         "  processes  up to",
         "and 2 more, with 0 faults, 0 ns stalled",
-        "12.5% same-filled",
+        "12.5 % same-filled",
         "compressed 4.00 to 1",
         "3.0 GiB written",
         "    disk                    1    80.0 us          -",

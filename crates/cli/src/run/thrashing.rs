@@ -94,16 +94,19 @@ fn advice(seen: &Changes, budget_bytes: u64, memory_bytes: u64, largest_bytes: u
     let seconds = seen.wall.as_secs();
     let [disk, pool] = [Tier::Disk, Tier::Pool].map(|tier| seen.waited(tier).as_secs_f64());
     // Less than a quarter more would not help.
-    let too_large = if_too_large(Some(largest_bytes), budget_bytes + budget_bytes / 4);
+    let size = match if_too_large(Some(largest_bytes), budget_bytes + budget_bytes / 4) {
+        largest if !largest.is_empty() => largest,
+        _ => "; `softswap advise FILE` names a size after a run with --report FILE".into(),
+    };
     let (what, other_remedy) = if disk >= MOSTLY * (disk + pool) {
         ("from the disk", ", or a faster disk by --swap")
     } else {
         ("compressed in memory", "")
     };
     format!(
-        "in the last {seconds} s the program waited for pages {percent:.0}% of the time, mostly \
+        "in the last {seconds} s the program waited for pages {percent:.0} % of the time, mostly \
          for pages {what}: its working set does not fit in {} (it has {} of memory); a larger \
-         --memory would help{other_remedy}{too_large}",
+         --memory would help{other_remedy}{size}",
         bytes(budget_bytes),
         bytes(memory_bytes),
     )
@@ -153,10 +156,13 @@ mod tests {
             done(waited, cpu_s).since(&Done::default(), Duration::from_secs(20))
         };
         let text = advice(&seen(&[(Tier::Disk, 19)], 1), 64 << 20, 1 << 30, 80 << 20);
-        assert!(text.contains("95% of the time, mostly for pages from the disk"), "{text}");
+        assert!(text.contains("95 % of the time, mostly for pages from the disk"), "{text}");
         assert!(text.contains("64.0 MiB (it has 1.0 GiB of memory)"), "{text}");
         assert!(
-            text.ends_with("a larger --memory would help, or a faster disk by --swap"),
+            text.ends_with(
+                "a larger --memory would help, or a faster disk by --swap; `softswap advise FILE` \
+                 names a size after a run with --report FILE"
+            ),
             "{text}"
         );
         let text = advice(&seen(&[(Tier::Pool, 18)], 20), 64 << 20, 1 << 30, 72 << 20);
@@ -165,5 +171,6 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("would help, but at most --memory 72M fits"), "{text}");
+        assert!(!text.contains("softswap advise"), "{text}");
     }
 }
