@@ -370,8 +370,10 @@ fn resolve_memory(
     };
     if bytes < MIN_MEMORY_BYTES {
         let remedy = match asked.text.trim().parse::<u64>() {
-            Ok(number @ 8..1_000_000) => {
-                format!("a number without a unit is bytes: did you mean {number}M?")
+            // Fewer than 8M would be refused too.
+            Ok(number @ 1..1_000_000) => {
+                let unit = if number < MIN_MEMORY_BYTES >> 20 { 'G' } else { 'M' };
+                format!("a number without a unit is bytes: did you mean {number}{unit}?")
             }
             _ => format!("give more, such as {option} {}M", fitting_bytes().min(256 << 20) >> 20),
         };
@@ -429,6 +431,9 @@ mod tests {
             (&["--swap", "/proc"], &[], "", "stores no files"),
             (&[], &[("SOFTSWAP_MEMORY", "banana")], "SOFTSWAP_MEMORY=banana: not a size", ""),
             (&["--memory", "0"], &[], "--memory 0: too little", "such as --memory 256M"),
+            (&["--memory", "1"], &[], "--memory 1: too little", "did you mean 1G?"),
+            (&["--memory", "7"], &[], "--memory 7: too little", "did you mean 7G?"),
+            (&["--memory", "8"], &[], "--memory 8: too little", "did you mean 8M?"),
             (&["--memory", "512"], &[], "--memory 512: too little", "did you mean 512M?"),
             (&["--memory", "4194304"], &[], "", "such as --memory 256M"),
             (&["--memory", "512K"], &[], "--memory 512K: too little", "give more"),
