@@ -6,7 +6,8 @@ use crate::run::sourced::without_password;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use softswap_view::units::visible;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 /// Exits with the parser's message, and with a hint for common mistakes.
 pub(crate) fn exit<C: Parser + CommandFactory>(mut error: clap::Error) -> ! {
@@ -27,11 +28,21 @@ fn hint_for_pid(words: &[OsString]) -> Option<String> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is_number = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit());
     let is_key = |word: &str| ctl::keys().any(|key| word.split('=').next() == Some(key));
+    let pid_among = |first: &str, rest: &[&str]| {
+        // In `set KEY VALUE` the last word is not a PID.
+        let has_pid_last = first != "set" || rest.len() != 2 || rest[0].contains('=');
+        let last = rest.last().filter(|_| has_pid_last);
+        let pid = rest.first().into_iter().chain(last).find(|word| is_number(word));
+        pid.map_or_else(|| "PID".to_string(), ToString::to_string)
+    };
     match words[..] {
         ["ctl", first, ref rest @ ..] if ACTIONS.contains(&first) || is_key(first) => {
-            let mut places = rest.first().into_iter().chain(rest.last());
-            let pid = places.find(|word| is_number(word)).unwrap_or(&"PID");
-            Some(format!("the PID comes first: `{}`", ctl_line(pid, &words[1..])))
+            let line = ctl_line(&pid_among(first, rest), &words[1..]);
+            Some(format!("the PID comes first: `{line}`"))
+        }
+        [first, ref rest @ ..] if ACTIONS.contains(&first) => {
+            let line = ctl_line(&pid_among(first, rest), &words);
+            Some(format!("did you mean `{line}`?"))
         }
         ["ctl", pid, "set", pair] if is_number(pid) && pair.contains('=') => {
             let line = ctl_line(pid, &words[2..]);
@@ -105,10 +116,27 @@ fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> 
     }
     // Suggest `softswap run` if the words parse as its arguments.
     let line = ["softswap", "run"].map(OsString::from).into_iter().chain(words.iter().cloned());
-    let shown: Vec<_> = line
-        .clone()
-        .map(|word| quoted(&visible(&without_password(&word.to_string_lossy()))))
-        .collect();
-    C::try_parse_from(line).ok()?;
-    Some(format!("to run a program: {}", shown.join(" ")))
+    let shown = |word: &OsString| visible(&without_password(&word.to_string_lossy()));
+    let mut tip: Vec<_> = line.clone().map(|word| quoted(&shown(&word))).collect();
+    C::try_parse_from(line.clone()).ok()?;
+    // Without the last word the program is missing if that word is the program.
+    let is_program = C::try_parse_from(line.take(words.len() + 1)).is_err();
+    if let Some(last) = words.last().filter(|last| is_program && is_command_line(last)) {
+        tip.pop();
+        tip.push(unquoted(shown(last)));
+    }
+    Some(format!("to run a program: {}", tip.join(" ")))
+}
+
+/// Returns true if a program's name is a whole command line in quotes.
+fn is_command_line(name: &OsStr) -> bool {
+    name.to_string_lossy().contains(' ') && !Path::new(name).exists()
+}
+
+/// Returns a command line as words; a shell runs it if it has operators of the shell.
+fn unquoted(line: String) -> String {
+    match line.contains(['|', '&', ';', '<', '>']) {
+        true => format!("sh -c {}", quoted(&line)),
+        false => line,
+    }
 }
