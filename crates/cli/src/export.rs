@@ -81,7 +81,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
     // One blocking thread, so that one collection runs at a time.
     let runtime = runtime.enable_io().enable_time().max_blocking_threads(1).build();
     let runtime =
-        runtime.map_err(|error| Refusal::own(format!("cannot start the event loop: {error}")))?;
+        runtime.map_err(|e| Refusal::own(format!("cannot start the event loop: {}", plain(&e))))?;
     runtime.block_on(async {
         let listener = TcpListener::bind(args.listen).await;
         let listener = listener.map_err(|error| listen_error(args.listen, &error))?;

@@ -38,7 +38,7 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
         return Err(refuse(not_a_directory(path, &meta)));
     }
     let space = rustix::fs::statvfs(path)
-        .map_err(|error| refuse(format!("{shown} cannot be examined: {error}")))?;
+        .map_err(|error| refuse(format!("{shown} cannot be examined: {}", plain(&error))))?;
     if space.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
         return Err(refuse(format!(
             "the swap directory {shown} is on a file system mounted read-only; \

@@ -10,6 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use softswap_sys::file::plain;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -98,8 +99,8 @@ impl Connector {
     ) -> Result<Link, String> {
         let tcp = TcpStream::connect((address.host.as_str(), address.port))
             .await
-            .map_err(|error| error.to_string())?;
-        tcp.set_nodelay(true).map_err(|error| error.to_string())?;
+            .map_err(|error| plain(&error))?;
+        tcp.set_nodelay(true).map_err(|error| plain(&error))?;
         match &self.tls {
             None => match self.log_in(tcp, stale).await {
                 Err(reason) if reason.ends_with(IF_TLS) => {
@@ -128,7 +129,7 @@ impl Connector {
         let bounded = Bounded { stream, traffic: Arc::clone(&traffic) };
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, bounded, settings)
             .await
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| plain(&error))?;
         let driver = tokio::spawn(driver).abort_handle();
         let mut link = Link { connection, traffic, driver: Arc::new(Driver(driver)), client: None };
         self.authenticate(&mut link).await?;
@@ -263,7 +264,7 @@ impl Link {
         self.connection
             .send_packed_commands(commands, 0, commands.len())
             .await
-            .map_err(|error| error.to_string())
+            .map_err(|error| plain(&error))
     }
 }
 
@@ -384,11 +385,12 @@ fn tls_error_text(error: &io::Error) -> String {
         }
         _ => "",
     };
-    format!("TLS: {error}{remedy}")
+    format!("TLS: {}{remedy}", plain(error))
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::new(format!("{} cannot be used: {error}; use a PEM file", path.display()))
+    let why = plain(error);
+    Refusal::new(format!("{} cannot be used: {why}; use a PEM file", path.display()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Refusal> {

@@ -9,6 +9,7 @@ use crate::simulation::{Found, Settings, simulate};
 use crate::size::bytes;
 use crate::url::Url;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use softswap_sys::file::plain;
 use std::io::Write;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
@@ -115,7 +116,9 @@ pub fn main() -> ExitCode {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = match builder.worker_threads(WORKERS).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return refuse(FAILED, &format!("threads cannot be started: {error}")),
+        Err(error) => {
+            return refuse(FAILED, &format!("threads cannot be started: {}", plain(&error)));
+        }
     };
     match &command {
         Command::Serve(args) => runtime.block_on(helper::run(args.queue)),
@@ -202,7 +205,7 @@ fn print(text: &str) -> Result<(), Refusal> {
     let written = stdout.write_all(format!("{}\n", text.trim_end()).as_bytes());
     match written.and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Refusal::new(format!("standard output cannot be written: {error}")))
+            Err(Refusal::new(format!("standard output cannot be written: {}", plain(&error))))
         }
         _ => Ok(()),
     }

@@ -2,6 +2,7 @@
 
 use crate::refusal::Refusal;
 use rustix::termios::{self, LocalModes, OptionalActions};
+use softswap_sys::file::plain;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -60,8 +61,9 @@ impl Password {
     pub fn prompted(what: &str) -> Result<Self, Refusal> {
         let no_terminal = |error: &dyn fmt::Display| {
             Refusal::new(format!(
-                "there is no terminal to ask for the password ({error}): set {VARIABLE}, or name a \
-                 file with password-file="
+                "there is no terminal to ask for the password ({}): set {VARIABLE}, or name a file \
+                 with password-file=",
+                plain(error)
             ))
         };
         let terminal = std::fs::OpenOptions::new().read(true).write(true).open("/dev/tty");
@@ -88,8 +90,9 @@ impl Password {
             Self::File(path) => {
                 let text = read_file(path).map_err(|error| {
                     Refusal::new(format!(
-                        "the password cannot be read from {}: {error}",
-                        path.display()
+                        "the password cannot be read from {}: {}",
+                        path.display(),
+                        plain(&error)
                     ))
                 })?;
                 let line = text.lines().next().unwrap_or_default();

@@ -127,7 +127,7 @@ impl Source {
             Ok(bytes) => Ok(bytes / PAGE_SIZE),
             // The page was unmapped since, or is not readable (device memory, guard page).
             Err(Errno::IO | Errno::FAULT) if is_process => Ok(0),
-            Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error.into())))),
+            Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error)))),
         }
     }
 

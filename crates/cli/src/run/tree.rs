@@ -4,7 +4,7 @@
 use super::auto_memory::{self, Bounds, Inputs};
 use super::parking::Parking;
 use crate::control_client::{self, anonymous_bytes, own_uid};
-use crate::refusal::{OrRefuse, Refusal};
+use crate::refusal::{OrRefuse, Refusal, plain};
 use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{self, TreeReport};
 use softswap_engine::api::control_protocol::{Request, converse};
@@ -283,7 +283,7 @@ impl Budget {
         let thread = std::thread::Builder::new().name("softswap-park".into()).spawn(finish);
         thread.map(|_| String::new()).map_err(|error| {
             self.unpark();
-            format!("a thread cannot be started: {error}")
+            format!("a thread cannot be started: {}", plain(&error))
         })
     }
 

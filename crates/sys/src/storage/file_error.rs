@@ -1,6 +1,7 @@
 //! Errors of opening a swap file, and the error numbers that callers distinguish.
 
 use rustix::io::Errno;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,8 @@ pub mod errno {
     };
 }
 
-/// Returns the system's text of an I/O error, without Rust's "(os error 2)".
-pub fn plain(error: &io::Error) -> String {
+/// Returns the text of an error without Rust's "(os error 2)".
+pub fn plain(error: &(impl Display + ?Sized)) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
         Some(end) => text[..end].to_string(),
@@ -32,8 +33,9 @@ pub enum FileError {
     #[error("swap path {path} is not a directory: choose a directory")]
     NotADirectory { path: PathBuf },
     #[error(
-        "swap directory {path} does not allow creating files ({cause}): change its permissions, \
-         or choose another directory"
+        "swap directory {path} does not allow creating files ({}): change its permissions, or \
+         choose another directory",
+        plain(cause)
     )]
     NotWritable { path: PathBuf, cause: io::Error },
     #[error(
@@ -62,11 +64,12 @@ pub enum FileError {
     )]
     Quota { path: PathBuf },
     #[error(
-        "no file descriptor is free for a swap file in {path} ({cause}): raise the open-files \
-         limit (ulimit -n)"
+        "no file descriptor is free for a swap file in {path} ({}): raise the open-files limit \
+         (ulimit -n)",
+        plain(cause)
     )]
     NoDescriptor { path: PathBuf, cause: io::Error },
-    #[error("cannot create a swap file in {path}: {cause}; choose another directory")]
+    #[error("cannot create a swap file in {path}: {}; choose another directory", plain(cause))]
     Unusable { path: PathBuf, cause: io::Error },
 }
 

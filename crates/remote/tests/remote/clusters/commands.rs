@@ -102,7 +102,7 @@ fn login_failure_is_explained() {
     let ca = test_cluster.file("ca.pem").display().to_string();
     for (url, status, part) in [
         (format!("redis://127.0.0.1:{port}"), 1, "password"),
-        ("redis://127.0.0.1:1".to_string(), 1, "127.0.0.1:1"),
+        ("redis://127.0.0.1:1".to_string(), 1, "cannot be reached: Connection refused; start"),
         (format!("redis://127.0.0.1:{tls_port}"), 1, "rediss://"),
         (format!("rediss://127.0.0.1:{port}?ca={ca}"), 1, "redis://"),
         ("redis://user:secret@127.0.0.1".to_string(), 2, "SOFTSWAP_REMOTE_PASSWORD"),
