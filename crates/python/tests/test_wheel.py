@@ -110,6 +110,8 @@ class APool(unittest.TestCase):
         self.assertRaises(ValueError, self.pool.empty, 10, object)
         self.assertRaises(ValueError, self.pool.empty, -1)
         self.assertRaises(ValueError, self.pool.empty, (-1, -1))
+        with self.assertRaisesRegex(ValueError, "36,893,488,147,419,103,232 bytes are too many"):
+            self.pool.empty((1 << 62,))
 
     def test_an_array_outlives_the_pool(self):
         with self.pool as pool:

@@ -4,6 +4,7 @@ import json
 import math
 import operator
 import os
+import sys
 
 from . import _softswap
 
@@ -124,6 +125,11 @@ class Pool:
             raise ValueError(f"{dtype} holds objects, which a pool cannot store; use another dtype")
         shape = _shape(shape)
         nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes > sys.maxsize:
+            raise ValueError(
+                f"shape={shape!r}: {nbytes:,} bytes are too many; an array can have at most "
+                f"{sys.maxsize:,} bytes"
+            )
         pool = self._open()
         if nbytes == 0:
             return numpy.empty(shape, dtype, order)
