@@ -39,11 +39,19 @@ pub(crate) struct CtlArgs {
 #[derive(Subcommand)]
 enum Action {
     /// Print a setting's value, or all settings
+    #[command(after_long_help = "\
+Examples:
+  softswap ctl 4711 get
+  softswap ctl 4711 get memory")]
     Get {
         /// The setting
         key: Option<String>,
     },
     /// Change a setting, and print it
+    #[command(after_long_help = "\
+Examples:
+  softswap ctl 4711 set memory 700M
+  softswap ctl 4711 set io.poll hybrid")]
     Set {
         /// The setting
         key: String,
@@ -55,6 +63,10 @@ enum Action {
     ///
     /// One request swaps in at most a quarter of the budget: `touched` is the length of that part.
     /// `all-stacks` swaps in 256 KiB of the stack of each waiting thread.
+    #[command(after_long_help = "\
+Examples:
+  softswap ctl 4711 populate 0x7f5a3c000000 1048576
+  softswap ctl 4711 populate all-stacks")]
     Populate {
         /// The first address, such as 0x7f0000001000, or all-stacks
         #[arg(value_parser = populate::from, value_name = "ADDRESS")]
@@ -70,8 +82,14 @@ enum Action {
     /// the budget, and that of forked children and their parents, of programs with seccomp filters
     /// of their own, of processes that were stopped before, of sleeping processes up to 64 MiB, and
     /// of a program that sleeps alone in a fixed budget.
+    #[command(after_long_help = "\
+Examples:
+  softswap ctl 4711 park")]
     Park,
     /// Continue a parked program, and swap in what was in DRAM before
+    #[command(after_long_help = "\
+Examples:
+  softswap ctl 4711 unpark")]
     Unpark,
 }
 

@@ -14,6 +14,11 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// Manage Jupyter kernels that run within a budget of DRAM.
 #[derive(Args)]
+#[command(after_long_help = "\
+Examples:
+  softswap jupyter install --memory 8G
+  softswap jupyter list
+  softswap jupyter remove softswap-8g")]
 pub(crate) struct JupyterArgs {
     #[command(subcommand)]
     action: Action,
@@ -23,12 +28,18 @@ pub(crate) struct JupyterArgs {
 enum Action {
     Install(InstallArgs),
     /// List the kernels that run under `softswap run`
+    #[command(after_long_help = "\
+Examples:
+  softswap jupyter list")]
     List {
         /// Look in DIR/share/jupyter
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
     },
     /// Remove a kernel that `install` has created
+    #[command(after_long_help = "\
+Examples:
+  softswap jupyter remove softswap-8g")]
     Remove {
         /// The kernel, as `list` shows it
         name: String,

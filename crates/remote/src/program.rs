@@ -46,8 +46,15 @@ cannot be used.";
 #[derive(Subcommand)]
 enum Command {
     /// Check if a cluster can store pages, and how many
+    #[command(after_long_help = "\
+Examples:
+  softswap remote check 'rediss://node1:7000,node2:7000?size=20G'
+  softswap remote check --ask-password redis://job@node1:7000")]
     Check(Target),
     /// List the runs that have pages in a cluster
+    #[command(after_long_help = "\
+Examples:
+  softswap remote ls redis://job@node1:7000")]
     Ls(Target),
     /// Remove pages of runs that have exited
     Gc(GcArgs),
@@ -63,7 +70,10 @@ enum Command {
 Reads and writes arrive at random. A server takes 8 us to read a page and 60 us to write an extent; the
 network adds 100 us for the round trip. A client waits 150 ms for a server, then uses the other copy, and
 prefers other servers until this one answers again. An extent counts as lost if none of its copies is
-known to be complete.")]
+known to be complete.
+
+Examples:
+  softswap remote simulate --servers 50 --clients 100")]
 struct SimulateArgs {
     #[command(flatten)]
     settings: Settings,
@@ -93,6 +103,10 @@ struct Target {
 }
 
 #[derive(Args)]
+#[command(after_long_help = "\
+Examples:
+  softswap remote gc --dry-run redis://job@node1:7000
+  softswap remote gc redis://job@node1:7000")]
 struct GcArgs {
     #[command(flatten)]
     target: Target,

@@ -26,6 +26,9 @@ With --json the result is one object with the keys of the tables, and schema (1)
 share_under_1mib is a share of the mapped bytes. Unplaced extents have no blocks of their own
 (inline, compressed, encrypted, not allocated yet).
 
+Examples:
+  softswap analyze extents /var/lib/vm/disk.img
+
 Exit status: 0 if the file was examined, 1 if it cannot be, 2 for wrong usage.")]
 pub(crate) struct ExtentsArgs {
     /// The file

@@ -12,6 +12,10 @@ use std::process::ExitCode;
 
 /// Examine a file, or a program's memory.
 #[derive(Args)]
+#[command(after_long_help = "\
+Examples:
+  softswap analyze pages 4711
+  softswap analyze extents --json extents.json /var/lib/vm/disk.img")]
 pub(crate) struct AnalyzeArgs {
     #[command(subcommand)]
     subject: Subject,

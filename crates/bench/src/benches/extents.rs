@@ -21,7 +21,10 @@ use std::path::{Path, PathBuf};
 #[command(after_long_help = "\
 The area is accessed through the file system (file) and by its blocks (raw); the times are those of a
 page. fill_raw_N_tT_vs_file is the time of raw over that of the file with N extents and T threads,
-fill_raw_N_tT_vs_M that with N extents over that with M.")]
+fill_raw_N_tT_vs_M that with N extents over that with M.
+
+Examples:
+  softswap bench extents --area /mnt/fast/swapfile")]
 pub(crate) struct ExtentsArgs {
     /// A formatted swap file; may be repeated
     #[arg(long = "area", value_name = "FILE", required = true)]

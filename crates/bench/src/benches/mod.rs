@@ -30,7 +30,11 @@ All ratios are under ratios, as a_vs_b: a over b, the median over the rounds of 
 round. Other figures are medians over the rounds, too; cov is the coefficient of variation over them,
 count the number of rounds or operations. others_cpu_share is the share of CPU time that other programs
 used meanwhile, stolen_cpu_share the share that the host of a virtual machine took. null is a value
-that could not be measured.")]
+that could not be measured.
+
+Examples:
+  softswap bench faults
+  softswap bench io --json io.json")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,

@@ -35,7 +35,11 @@ const NO_POOLS: &str = "the bounce pools cannot be allocated";
 W_area_first_vs_pool_first: bandwidth of workload W, area-first order divided by pool-first.
 W_area_first_vs_itself: bandwidth of two runs of the area-first order, divided (noise).
 Suffix _device: the requests go to the file, not to RAM.
-alone: CPU time to allocate and free a buffer of one page, by number of threads.")]
+alone: CPU time to allocate and free a buffer of one page, by number of threads.
+
+Examples:
+  softswap bench bounce
+  softswap bench bounce --ms 500 --rounds 5")]
 pub(crate) struct BounceArgs {
     /// How long each combination runs in a round, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 100,

@@ -45,7 +45,11 @@ alone, device_read a blocking 4 KiB read of the same swap file, kernel_anonymous
 step_* are the steps of a fault: entering the handler, claiming and publishing an entry, filling or
 decompressing a page, installing it write-protected, returning from the handler.
 
-Differences and ratios are of p50.")]
+Differences and ratios are of p50.
+
+Examples:
+  softswap bench faults
+  softswap bench faults --faults protection")]
 pub(crate) struct FaultsArgs {
     /// Pages touched per variant and round, 64 to 16384
     #[arg(long, value_name = "N", default_value_t = 2048,

@@ -23,7 +23,11 @@ frees blocks of 16 to 1,039 bytes among 200,000 that live; starts is a shell tha
 repeatedly. A program that is not installed is left out, with a note.
 
 start_adds_us is the time that softswap adds to a start of /bin/true. slept is true if the program
-was asleep until its exit.")]
+was asleep until its exit.
+
+Examples:
+  softswap bench fits
+  softswap bench fits --programs sqlite,starts --rounds 5")]
 pub(crate) struct FitsArgs {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 15,

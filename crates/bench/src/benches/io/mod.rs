@@ -44,7 +44,11 @@ softswap waits for 32 reads together, so depth_32 has the latency of all 32; fio
 requests in flight and reports the latency of each. MB/s and CPU compare as they are.
 
 A ratio a_vs_b is of p50. extra_cpu_hybrid_vs_poll is the CPU that hybrid
-adds to interrupt over what poll adds.")]
+adds to interrupt over what poll adds.
+
+Examples:
+  softswap bench io --no-fio
+  softswap bench io --size 4G /dev/nvme0n1")]
 pub(crate) struct IoArgs {
     /// A file or block device to read [default: a file of its own]
     #[arg(value_name = "FILE")]

@@ -30,7 +30,11 @@ const OVER_LIMIT: u64 = 4;
 #[derive(Args)]
 #[command(after_long_help = "\
 ns is the time for a page: of all pages in sequence, of one word of a page at random. Ratios are times
-over the pool's: above 1 the pool is ahead.")]
+over the pool's: above 1 the pool is ahead.
+
+Examples:
+  softswap bench library --places pool,run,file
+  sudo softswap bench library")]
 pub(crate) struct LibraryArgs {
     /// The limit on DRAM of each
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]

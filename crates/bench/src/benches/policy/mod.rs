@@ -40,7 +40,11 @@ stalled_without_vs_with_TRACE_PERCENT.
 --random makes programs of 1 to 8 threads, each with phases of loops, scans, hot sets, Zipf's law and
 random touches over five kinds of content, in memory for 20 to 90 % of the pages. total_ms is the
 time of work, faults and evictions. Ratios: default_vs_best_fixed_geomean and
-default_vs_best_fixed_most, over pools of 0, 10, 20, 40, 60 and 80 %.")]
+default_vs_best_fixed_most, over pools of 0, 10, 20, 40, 60 and 80 %.
+
+Examples:
+  softswap bench policy --random 40
+  softswap bench policy --trace crates/bench/traces/sqlite.touches --without strides")]
 pub(crate) struct PolicyArgs {
     /// A trace of `softswap bench record`, as in crates/bench/traces; may be repeated
     #[arg(long, value_name = "FILE", required_unless_present = "random")]

@@ -34,7 +34,11 @@ const OVER_BUDGET: u64 = 4;
 Steps of the store: write_extents and read_extents transfer 31 pages at once, read_pages one.
 They have --depth requests in flight. Unit: pages a second; a page written counts once for each copy.
 write_page and read_page: median time of one page, with one request in flight.
-STEP_AREA_vs_disk: time of a program's step with the area, divided by that with the disk.")]
+STEP_AREA_vs_disk: time of a program's step with the area, divided by that with the disk.
+
+Examples:
+  softswap bench remote
+  softswap bench remote --url 'redis://node1:7000,node2:7000?size=4G'")]
 pub(crate) struct RemoteArgs {
     /// A running cluster, instead of one that is started
     #[arg(long, value_name = "URL")]

@@ -54,7 +54,10 @@ been brought into the cache (in_cache), so that none waits for memory.
 
 iterations_last_first_vs_forward is the words that last_first compares over those that forward does;
 throughput_last_first_vs_forward and throughput_softswap_vs_last_first are of throughputs, with
-_in_cache in the cache; with _DUMP of one dump, with _programs of all dumps but mix.")]
+_in_cache in the cache; with _DUMP of one dump, with _programs of all dumps but mix.
+
+Examples:
+  softswap bench samefill --pages 65536 --rounds 9")]
 pub(crate) struct SamefillArgs {
     /// Pages of all dumps together
     #[arg(long, value_name = "N", default_value_t = 819_200,

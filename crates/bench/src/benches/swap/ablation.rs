@@ -30,7 +30,10 @@ The figure of a mechanism is the geometric mean over the cells. A cell in which 
 with a note. One mechanism takes some five minutes.
 
 Seconds are of a program, or of one touch of a pattern. Ratios: without_MECHANISM_vs_with of all cells,
-WORK_without_MECHANISM_vs_with of one (_50 for 50 %, nothing for 25 %; _tN for N threads).")]
+WORK_without_MECHANISM_vs_with of one (_50 for 50 %, nothing for 25 %; _tN for N threads).
+
+Examples:
+  softswap bench ablation --mechanisms standby,readahead --no-programs")]
 pub(crate) struct AblationArgs {
     /// Mechanisms to switch off, one after the other [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_mechanism)]

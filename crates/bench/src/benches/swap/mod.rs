@@ -75,7 +75,11 @@ Ratios, with _50 or _75 for the share of memory in percent and _tN for N threads
   PROGRAM_SIDE_vs_in_memory             time, compared with a run without a limit
   PROGRAM_cpu_SIDE_vs_in_memory         CPU time, likewise
 In the last two _100 is softswap with a budget that everything fits in, and
-softswap_same_dram_as_SIDE is softswap with the DRAM of SIDE.")]
+softswap_same_dram_as_SIDE is softswap with the DRAM of SIDE.
+
+Examples:
+  softswap bench swap --quick
+  sudo softswap bench swap --no-programs --threads 1 --json swap.json")]
 pub(crate) struct SwapArgs {
     /// Implementations of swapping; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,

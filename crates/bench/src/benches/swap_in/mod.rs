@@ -38,7 +38,10 @@ const REGION_OVER_BUDGET: u64 = 4;
 Times are medians over the rounds, the other counts are of all rounds together.
 swapin_interrupt_vs_MODE_tN: time with interrupts divided by time with MODE, with N threads.
 swapin_cpu_MODE_vs_interrupt_tN: CPU seconds with MODE divided by those with interrupts. Faults'
-latencies come from a histogram of four steps to the octave.")]
+latencies come from a histogram of four steps to the octave.
+
+Examples:
+  softswap bench swap-in --threads 8 --rounds 9")]
 pub(crate) struct SwapInArgs {
     /// The DRAM budget
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]

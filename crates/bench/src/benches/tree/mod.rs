@@ -49,7 +49,10 @@ one process after the other (serial).
 
 In the load pair one program reads pages at random in three quarters of the budget, the other one
 after the other in one and a half times as much. Both count pages a second, in the second half of
-their time. The budget is shared, or each has a half (halves).")]
+their time. The budget is shared, or each has a half (halves).
+
+Examples:
+  softswap bench tree --loads pair --budget 128")]
 pub(crate) struct TreeArgs {
     /// Only these loads: names separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
