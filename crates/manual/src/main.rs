@@ -301,6 +301,101 @@ mod tests {
         assert_eq!(fs::read_dir(share.path().join("man/man1")).unwrap().count(), expected.len());
     }
 
+    /// Splits a shell's line into commands, each a list of words.
+    fn commands(line: &str) -> Vec<Vec<String>> {
+        let (mut all, mut words) = (Vec::new(), Vec::new());
+        let (mut word, mut quote) = (None::<String>, None::<char>);
+        for c in line.chars() {
+            match (quote, c) {
+                (Some(open), _) if c == open => quote = None,
+                (None, '\'' | '"') => {
+                    quote = Some(c);
+                    word = word.or(Some(String::new()));
+                }
+                (None, ' ') => words.extend(word.take()),
+                (None, '|' | '&' | ';' | '<' | '>' | '#') => {
+                    words.extend(word.take());
+                    all.push(std::mem::take(&mut words));
+                }
+                _ => word.get_or_insert_default().push(c),
+            }
+        }
+        words.extend(word);
+        all.push(words);
+        all
+    }
+
+    /// Asserts that `softswap` accepts the arguments that each `softswap` in a shell's line has.
+    /// Returns the number of these commands.
+    fn assert_accepted(line: &str, place: &str) -> usize {
+        let mut count = 0;
+        for words in commands(line) {
+            let is_softswap = |word: &String| word.rsplit('/').next() == Some("softswap");
+            let Some(at) = words.iter().position(is_softswap) else { continue };
+            if words.len() == at + 1 {
+                continue;
+            }
+            let pid = |word: &String| match word.as_str() {
+                "PID" | "$!" => "4711".to_string(),
+                other => other.to_string(),
+            };
+            let parsed = definition().try_get_matches_from(words[at..].iter().map(pid));
+            if let Err(error) = parsed {
+                assert!(!error.use_stderr(), "{place}: {line}\n{error}");
+            }
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn documented_commands_are_accepted() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut pages = vec![root.join("README.md"), root.join("crates/python/README.md")];
+        let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(docs.filter(|path| path.extension().is_some_and(|it| it == "md")));
+        let mut count = 0;
+        for page in pages {
+            let mut block = None;
+            for line in fs::read_to_string(&page).unwrap().lines() {
+                if let Some(kind) = line.trim_start().strip_prefix("```") {
+                    block = match block {
+                        None => Some(kind.to_string()),
+                        Some(_) => None,
+                    };
+                    continue;
+                }
+                let kind = block.as_deref().map(|kind| kind.split(' ').next().unwrap_or_default());
+                let command = match kind {
+                    Some("console") => line.strip_prefix("$ "),
+                    Some("" | "sh" | "yaml" | "systemd") => Some(line),
+                    _ => None,
+                };
+                let place = page.display().to_string();
+                count += command.map_or(0, |command| assert_accepted(command, &place));
+            }
+        }
+        assert!(count > 60, "only {count} commands were found");
+    }
+
+    /// Asserts that a command and each command below it have examples.
+    fn assert_has_examples(command: &Command) {
+        let name = page_name(command);
+        let notes = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        let examples = notes.split_once("Examples:\n").map_or("", |(_, after)| after);
+        let examples = examples.lines().take_while(|line| line.starts_with(' '));
+        let count: usize = examples.map(|line| assert_accepted(line, name)).sum();
+        assert!(count > 0, "{name} has no examples");
+        shown(command).for_each(assert_has_examples);
+    }
+
+    #[test]
+    fn every_man_page_has_examples_that_are_accepted() {
+        let mut whole = definition();
+        whole.build();
+        assert_has_examples(&whole);
+    }
+
     #[test]
     fn man_page_contains_options_and_text() {
         let share = written();
