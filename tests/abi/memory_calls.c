@@ -867,6 +867,20 @@ CASE(the_break_where_it_cannot_be)
     say("stays %d", sbrk(0) == before);
 }
 
+/* By number the call returns the break. */
+CASE(the_break_by_number)
+{
+    char *before = sbrk(0), *after = before + 16 * PAGE;
+    say("alike %d", (char *)syscall(SYS_brk, 0UL) == before);
+    say("moved %d", (char *)syscall(SYS_brk, after) == after);
+    memset(before, 7, 16 * PAGE);
+    evict();
+    say("byte %d", before[5 * PAGE]);
+    say("stays %d", (char *)syscall(SYS_brk, PAGE) == after);
+    say("stays %d", (char *)syscall(SYS_brk, 0x7fffffffe000UL) == after);
+    say("back %d", (char *)syscall(SYS_brk, before) == before);
+}
+
 /* Like the image of GCL, whose data continues at the break. */
 CASE(the_break_behind_the_data)
 {

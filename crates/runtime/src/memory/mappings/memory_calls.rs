@@ -2,7 +2,7 @@
 
 use super::mapping_limit::issue_with_room;
 use super::sealing::{self, SYS_MSEAL};
-use super::{address_choice, mremap, ranges};
+use super::{address_choice, mremap, program_break, ranges};
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::issue_call::{Answer, Arguments, answered_by, issue};
 use crate::base::large_blocks::{self, NO_CALLER};
@@ -78,6 +78,7 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
         libc::SYS_munlockall => ranges::unlock_all,
         libc::SYS_process_madvise => ranges::advise_process,
         SYS_MSEAL => sealing::seal_any,
+        libc::SYS_brk => program_break::set_break,
         libc::SYS_mmap => map,
         libc::SYS_munmap => unmap_range,
         libc::SYS_mremap => |arguments| dispatch(libc::SYS_mremap, arguments),

@@ -6,7 +6,7 @@
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
-use crate::base::issue_call::issue;
+use crate::base::issue_call::{Arguments, issue};
 use crate::memory::asleep;
 use crate::memory::sleep_gate::Inside;
 use softswap_engine::api::engine::Engine;
@@ -167,4 +167,15 @@ pub unsafe extern "C" fn brk(address: *mut c_void) -> i32 {
         Some(_) => 0,
         None => c_result(refused(libc::ENOMEM)) as i32,
     }
+}
+
+/// Handles `brk` by number, which returns the break: the new one, or the old one on failure.
+pub(super) fn set_break(arguments: Arguments) -> isize {
+    let address = arguments[0];
+    let end = lock_break().end;
+    let Some(memory) = memory_for(address.saturating_sub(end)) else {
+        return issue(libc::SYS_brk, arguments);
+    };
+    move_break(&memory, |_| Some(address));
+    lock_break().end as isize
 }
