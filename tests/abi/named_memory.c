@@ -21,7 +21,13 @@ static void run_guest(int vm, int processor, struct kvm_run *run)
     say("exit %d, al %d", run->exit_reason, (int)(registers.rax & 255));
 }
 
-CASE(a_virtual_machine)
+static int set_region(int by_number, int vm, struct kvm_userspace_memory_region *region)
+{
+    return by_number ? syscall(SYS_ioctl, vm, KVM_SET_USER_MEMORY_REGION, region)
+                     : ioctl(vm, KVM_SET_USER_MEMORY_REGION, region);
+}
+
+static void use_a_virtual_machine(int by_number)
 {
     int device = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     int vm = device < 0 ? -1 : ioctl(device, KVM_CREATE_VM, 0);
@@ -33,21 +39,31 @@ CASE(a_virtual_machine)
     memcpy(guest + 0x1000, code, sizeof code), guest[0x20000] = 42;
     memcpy(other + 0x1000, code, sizeof code), other[0x20000] = 43;
     struct kvm_userspace_memory_region region = {.memory_size = GUEST, .userspace_addr = (uint64_t)guest};
-    RESULT(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region));
+    RESULT(set_region(by_number, vm, &region));
     int processor = MUST(ioctl(vm, KVM_CREATE_VCPU, 0));
     struct kvm_run *run = mmap(NULL, ioctl(device, KVM_GET_VCPU_MMAP_SIZE, 0),
                                PROT_READ | PROT_WRITE, MAP_SHARED, processor, 0);
     evict();
     run_guest(vm, processor, run);
     region.memory_size = 0;
-    RESULT(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region));
+    RESULT(set_region(by_number, vm, &region));
     region.memory_size = GUEST, region.userspace_addr = (uint64_t)other;
-    RESULT(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region));
+    RESULT(set_region(by_number, vm, &region));
     evict();
     run_guest(vm, processor, run);
     say("wrong above %zu", (size_t)(memcmp(guest + GUEST, (char *)memory(4 * MIB, 1) + GUEST, GUEST) != 0));
     region.slot = 7;
-    RESULT(ioctl(vm, KVM_SET_USER_MEMORY_REGION, NULL));
+    RESULT(set_region(by_number, vm, NULL));
+}
+
+CASE(a_virtual_machine)
+{
+    use_a_virtual_machine(0);
+}
+
+CASE(a_virtual_machine_by_number)
+{
+    use_a_virtual_machine(1);
 }
 
 /* Other devices have requests with the same numbers. */
@@ -61,5 +77,9 @@ CASE(requests_of_other_devices)
     RESULT(ioctl(fd, 0xaf01, 0));       /* VHOST_SET_OWNER */
     RESULT(ioctl(fd, 0x8038550a, at));  /* USBDEVFS_SUBMITURB */
     RESULT(ioctl(fd, 0xc0186473, at));  /* DRM_IOCTL_I915_GEM_USERPTR */
+    RESULT(ioctl(fd, 0xc018646d, at));  /* DRM_IOCTL_RADEON_GEM_USERPTR */
+    RESULT(ioctl(fd, 0x40886445, at));  /* DRM_IOCTL_XE_VM_BIND */
+    RESULT(ioctl(fd, 0xc0284b16, at));  /* AMDKFD_IOC_ALLOC_MEMORY_OF_GPU */
+    RESULT(ioctl(fd, 0xc100565c, at));  /* VIDIOC_CREATE_BUFS */
     RESULT(ioctl(-1, 0xaf01, 0));
 }

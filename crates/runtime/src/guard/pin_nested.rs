@@ -227,7 +227,7 @@ fn interposed(
 pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);
     let arguments = [fd as usize, request as usize, argument, 0, 0, 0];
-    named_memory::prepare(request as usize);
+    named_memory::prepare(request as usize, argument);
     // SAFETY: this is the C library's function of this name; the program passes the arguments.
     let original = || unsafe { ioctl()(fd, request, argument) as isize };
     interposed(libc::SYS_ioctl, arguments, argument, original) as i32

@@ -9,6 +9,7 @@ use crate::base::guarded_call::issue_waiting;
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
+use crate::process::named_memory;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::pointer_lookup::{self, Pointee};
 
@@ -31,11 +32,16 @@ fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
     Some(if counts_instructions { size * INSTRUCTION_BYTES } else { size })
 }
 
+fn control_device(arguments: Arguments) -> isize {
+    named_memory::prepare(arguments[1], arguments[2]);
+    issue_pinned(libc::SYS_ioctl, arguments)
+}
+
 /// Returns the handler of raw calls whose structures may have nested pointers.
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
     const SYS_FUTEX_REQUEUE: i64 = 456;
     Some(match number {
-        libc::SYS_ioctl => |arguments| issue_pinned(libc::SYS_ioctl, arguments),
+        libc::SYS_ioctl => control_device,
         libc::SYS_setsockopt => |arguments| issue_pinned(libc::SYS_setsockopt, arguments),
         libc::SYS_getsockopt => |arguments| issue_pinned(libc::SYS_getsockopt, arguments),
         libc::SYS_ptrace => |arguments| issue_pinned(libc::SYS_ptrace, arguments),

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | memory of a virtual machine (KVM) | pinned until the slot gets other memory |
 //! | a USB transfer in progress | pinned until it is reaped |
-//! | vhost, userptr of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
+//! | vhost, user pointers of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
+//! | the same by amdkfd and xe, with which programs register all memory | fails for managed memory only |
 //!
 //! The sum is limited to what a program may lock ([`Engine::may_lock`]). Beyond that the
 //! request fails with ENOMEM. One line on standard error states the reason for the first refusal.
@@ -25,11 +26,18 @@ const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
 const USBDEVFS_SUBMITURB: u32 = 0x8038_550a;
 const USBDEVFS_REAPURB: u32 = 0x4008_550c;
 const USBDEVFS_REAPURBNDELAY: u32 = 0x4008_550d;
-// <linux/vhost.h>, <drm/i915_drm.h>, <drm/amdgpu_drm.h>, <linux/videodev2.h>
+// <linux/vhost.h>, <linux/videodev2.h>
 const VHOST_SET_OWNER: u32 = 0xaf01;
-const I915_GEM_USERPTR: u32 = 0xc018_6473;
-const AMDGPU_GEM_USERPTR: u32 = 0xc020_6451;
 const VIDIOC_REQBUFS: u32 = 0xc014_5608;
+const VIDIOC_CREATE_BUFS: u32 = 0xc100_565c;
+// <drm/i915_drm.h>, <drm/amdgpu_drm.h>, <drm/radeon_drm.h>, <drm/etnaviv_drm.h>, <drm/xe_drm.h>
+const I915_GEM_USERPTR: u32 = 0xc018_6473;
+const AMDGPU_GEM_USERPTR: u32 = 0xc018_6451;
+const RADEON_GEM_USERPTR: u32 = 0xc018_646d;
+const ETNAVIV_GEM_USERPTR: u32 = 0xc018_6448;
+const XE_VM_BIND: u32 = 0x4088_6445;
+// <linux/kfd_ioctl.h>
+const AMDKFD_ALLOC_MEMORY_OF_GPU: u32 = 0xc028_4b16;
 
 /// Name of a virtual machine's descriptor.
 const VM_NAME: &[u8] = b"anon_inode:kvm-vm";
@@ -55,20 +63,63 @@ pub(super) fn become_child(engine: &Engine) {
 }
 
 /// Wakes a sleeping process before its memory is registered.
-pub(crate) fn prepare(request: usize) {
-    let registers_memory = matches!(
-        request as u32,
+pub(crate) fn prepare(request: usize, argument: usize) {
+    if !instance::may_wake() {
+        return;
+    }
+    let registers_memory = match request as u32 {
         KVM_SET_USER_MEMORY_REGION
-            | KVM_SET_USER_MEMORY_REGION2
-            | USBDEVFS_SUBMITURB
-            | VHOST_SET_OWNER
-            | I915_GEM_USERPTR
-            | AMDGPU_GEM_USERPTR
-            | VIDIOC_REQBUFS
-    );
+        | KVM_SET_USER_MEMORY_REGION2
+        | USBDEVFS_SUBMITURB
+        | VHOST_SET_OWNER
+        | VIDIOC_REQBUFS
+        | VIDIOC_CREATE_BUFS
+        | I915_GEM_USERPTR
+        | AMDGPU_GEM_USERPTR
+        | RADEON_GEM_USERPTR
+        | ETNAVIV_GEM_USERPTR => true,
+        request => maps_window(request, argument),
+    };
     if registers_memory {
         instance::awake();
     }
+}
+
+/// Returns true if a request of amdkfd or xe makes memory of the window accessible to a GPU.
+fn maps_window(request: u32, argument: usize) -> bool {
+    let is_in_window = |address: Option<usize>| address.is_some_and(instance::is_in_window);
+    match request {
+        AMDKFD_ALLOC_MEMORY_OF_GPU => {
+            is_in_window(uaccess::words::<5>(argument).and_then(kfd_user_pointer))
+        }
+        XE_VM_BIND => {
+            // struct drm_xe_vm_bind: the number of operations is at 20. One operation is at 24; of
+            // several the address is there.
+            const OPERATION: usize = 24;
+            const OPERATION_BYTES: usize = 80;
+            let Some([_, _, number, address]) = uaccess::words(argument) else { return false };
+            let number = number >> 32;
+            let first = if number > 1 { address } else { argument.wrapping_add(OPERATION) };
+            (0..number)
+                .map_while(|at| uaccess::words::<6>(first.wrapping_add(at * OPERATION_BYTES)))
+                .any(|operation| is_in_window(xe_user_pointer(operation)))
+        }
+        _ => false,
+    }
+}
+
+/// Returns the address of the memory that a `struct kfd_ioctl_alloc_memory_of_gpu_args` registers;
+/// `None` if the driver allocates it.
+fn kfd_user_pointer([_, _, _, address, gpu_and_flags]: [usize; 5]) -> Option<usize> {
+    const USERPTR: usize = 1 << 2;
+    (gpu_and_flags >> 32 & USERPTR != 0).then_some(address)
+}
+
+/// Returns the address of the memory that a `struct drm_xe_vm_bind_op` maps; `None` for other
+/// operations.
+fn xe_user_pointer([_, _, address, _, _, operation]: [usize; 6]) -> Option<usize> {
+    const MAP_USERPTR: usize = 2;
+    (operation & 0xffff_ffff == MAP_USERPTR).then_some(address)
 }
 
 /// Handles an `ioctl` that registers memory; `None` for other requests. `call` issues it.
@@ -114,8 +165,14 @@ pub(crate) fn handle_ioctl(
             Some(result)
         }
         VHOST_SET_OWNER => Some(refuse_access("vhost", libc::EPERM)),
-        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR => Some(refuse_access("userptr", libc::ENODEV)),
-        VIDIOC_REQBUFS => {
+        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR | RADEON_GEM_USERPTR | ETNAVIV_GEM_USERPTR => {
+            Some(refuse_access("userptr", libc::ENODEV))
+        }
+        request @ (AMDKFD_ALLOC_MEMORY_OF_GPU | XE_VM_BIND) => {
+            maps_window(request, argument).then(|| refuse_access("userptr", libc::ENODEV))
+        }
+        VIDIOC_REQBUFS | VIDIOC_CREATE_BUFS => {
+            // struct v4l2_requestbuffers and v4l2_create_buffers: the kind of memory is at 8.
             const USERPTR: usize = 2;
             let [_, memory] = uaccess::words(argument)?;
             (memory & 0xffff_ffff == USERPTR)
@@ -131,8 +188,10 @@ fn device_of(request: u32) -> Option<&'static [u8]> {
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => VM_NAME,
         USBDEVFS_SUBMITURB | USBDEVFS_REAPURB | USBDEVFS_REAPURBNDELAY => b"/dev/bus/usb/",
         VHOST_SET_OWNER => b"/dev/vhost",
-        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR => b"/dev/dri/",
-        VIDIOC_REQBUFS => b"/dev/v",
+        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR | RADEON_GEM_USERPTR | ETNAVIV_GEM_USERPTR
+        | XE_VM_BIND => b"/dev/dri/",
+        AMDKFD_ALLOC_MEMORY_OF_GPU => b"/dev/kfd",
+        VIDIOC_REQBUFS | VIDIOC_CREATE_BUFS => b"/dev/v",
         _ => return None,
     })
 }
@@ -228,4 +287,39 @@ fn refuse(error: i32, message: impl FnOnce() -> String) -> isize {
         raw::write_stderr(line.as_bytes());
     }
     refused(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_numbers_encode_structure_sizes() {
+        for (request, bytes) in [
+            (KVM_SET_USER_MEMORY_REGION, 32),
+            (KVM_SET_USER_MEMORY_REGION2, 160),
+            (USBDEVFS_SUBMITURB, 56),
+            (VIDIOC_REQBUFS, 20),
+            (VIDIOC_CREATE_BUFS, 256),
+            (I915_GEM_USERPTR, 24),
+            (AMDGPU_GEM_USERPTR, 24),
+            (RADEON_GEM_USERPTR, 24),
+            (ETNAVIV_GEM_USERPTR, 24),
+            (XE_VM_BIND, 136),
+            (AMDKFD_ALLOC_MEMORY_OF_GPU, 40),
+        ] {
+            assert_eq!(request >> 16 & 0x3fff, bytes, "{request:#x}");
+            assert!(device_of(request).is_some(), "{request:#x}");
+        }
+    }
+
+    #[test]
+    fn user_pointers_are_found_in_structures() {
+        // The low half of the last word is the number of the GPU.
+        assert_eq!(kfd_user_pointer([1, 2, 3, 0x1000, 4 << 32 | 7]), Some(0x1000));
+        assert_eq!(kfd_user_pointer([1, 2, 3, 0x1000, 3 << 32 | 4]), None);
+        // The high half of the last word is the flags.
+        assert_eq!(xe_user_pointer([1, 2, 0x1000, 4, 5, 1 << 32 | 2]), Some(0x1000));
+        assert_eq!(xe_user_pointer([1, 2, 0x1000, 4, 5, 2 << 32]), None);
+    }
 }
