@@ -7,6 +7,7 @@
 #include <linux/filter.h>
 #include <linux/fs.h>
 #include <linux/keyctl.h>
+#include <linux/perf_event.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <net/if.h>
@@ -176,6 +177,34 @@ CASE(a_traced_child)
     say_end("child", child);
 }
 
+/* The records take two pages. */
+CASE(signals_of_a_traced_child)
+{
+    enum { COUNT = 64 };
+    siginfo_t *got = memory(LEN, 1);
+    pid_t child = MUST(fork());
+    if (!child) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    int status, alike = 0;
+    MUST(waitpid(child, &status, 0));
+    for (int i = 0; i < COUNT; i++)
+        MUST(sigqueue(child, SIGRTMIN + 1, (union sigval){.sival_int = i}));
+    struct __ptrace_peeksiginfo_args which = {.flags = PTRACE_PEEKSIGINFO_SHARED, .nr = COUNT};
+    evict();
+    RESULT(ptrace(PTRACE_PEEKSIGINFO, child, &which, got));
+    for (int i = 0; i < COUNT; i++)
+        alike += got[i].si_signo == SIGRTMIN + 1 && got[i].si_value.sival_int == i;
+    say("alike %d", alike);
+    which.nr = -1;
+    evict();
+    RESULT(ptrace(PTRACE_PEEKSIGINFO, child, &which, got));
+    kill(child, SIGKILL);
+    say_end("child", child);
+}
+
 struct waiter {
     uint64_t value, word;
     uint32_t flags, reserved;
@@ -245,6 +274,30 @@ CASE(a_policy_of_memory)
     say("%d", node >= 0);
 }
 
+/* The values are at the boundary of two pages. Linux before 6.13 lacks both calls. */
+CASE(an_attribute_of_a_file)
+{
+    enum { SET = 463, GET = 464, SIZE = 2000 }; /* setxattrat, getxattrat */
+    char *set = (char *)memory(LEN, 1) + PAGE - SIZE / 2;
+    char *got = (char *)memory(LEN, 2) + PAGE - SIZE / 2;
+    struct { uint64_t value; uint32_t size, flags; } value = {(uint64_t)set, SIZE, 0},
+        *managed = memory(LEN, 3);
+    int fd = scratch_file(O_RDWR);
+    evict();
+    RESULT(syscall(SET, fd, "", AT_EMPTY_PATH, "user.abi", &value, sizeof value));
+    value.value = (uint64_t)got;
+    evict();
+    RESULT(syscall(GET, fd, "", AT_EMPTY_PATH, "user.abi", &value, sizeof value));
+    say("alike %d", !memcmp(got, set, SIZE));
+    memset(got, 0, SIZE);
+    *managed = value;
+    evict();
+    RESULT(syscall(GET, fd, "", AT_EMPTY_PATH, "user.abi", managed, sizeof value));
+    say("alike %d", !memcmp(got, set, SIZE));
+    value.value = 8;
+    RESULT(syscall(GET, fd, "", AT_EMPTY_PATH, "user.abi", &value, sizeof value));
+}
+
 CASE(extents_of_a_file)
 {
     int fd = scratch_file(O_RDWR);
@@ -297,4 +350,19 @@ CASE(a_program_for_the_kernel)
     attributes.insns = (uint64_t)code, attributes.license = (uint64_t)license;
     evict();
     SUCCESS(syscall(SYS_bpf, BPF_PROG_LOAD, &attributes, sizeof attributes));
+}
+
+/* The path is behind a pointer of the attributes. */
+CASE(an_event_in_a_program)
+{
+    char type[16] = {0}, *path = strcpy(memory(LEN, 1), "/nonexistent");
+    int fd = open("/sys/bus/event_source/devices/uprobe/type", O_RDONLY);
+    if (fd < 0 || read(fd, type, sizeof type - 1) < 1) {
+        say("no probes are available");
+        return;
+    }
+    struct perf_event_attr event = {.size = sizeof event, .uprobe_path = (uint64_t)path};
+    event.type = atoi(type);
+    evict();
+    RESULT(syscall(SYS_perf_event_open, &event, getpid(), -1, -1, 0));
 }

@@ -15,6 +15,7 @@ use crate::base::real::real;
 use crate::base::{instance, uaccess};
 use crate::memory::sleep_gate;
 use crate::process::engine_threads;
+use softswap_sys::nested_pointer_table::structure_of;
 use std::ffi::c_void;
 
 const SYS_LANDLOCK_RESTRICT_SELF: i64 = 446;
@@ -122,8 +123,9 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
     let own = matches!(option, libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP | PR_SET_MEMORY_MERGE);
+    let arguments = [option as usize, a, b, c, d, 0];
     if (own || concerns_threads(option as usize)) && instance::awake().is_some() {
-        return c_result(control([option as usize, a, b, c, d, 0])) as i32;
+        return c_result(control(arguments)) as i32;
     }
     if option == libc::PR_SET_DUMPABLE && a == 0 {
         // Wake now: a process that is not dumpable cannot read its /proc files.
@@ -132,6 +134,10 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     // mimalloc in this library would name its memory; skip the call.
     if option == libc::PR_SET_VMA && is_our_own(d) {
         return 0;
+    }
+    // The filter does not see the pointer in the structure.
+    if structure_of(libc::SYS_prctl, &arguments).is_some() {
+        return c_result(issue_pinned(libc::SYS_prctl, arguments)) as i32;
     }
     // SAFETY: this is the C library's function of this name; the program passes the arguments.
     unsafe { prctl()(option, a, b, c, d) }

@@ -182,23 +182,26 @@ impl Walker<'_> {
 /// Reports once that a call failed, perhaps because memory behind its pointers is absent.
 fn report(number: i64, arguments: Arguments) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-    if IS_REPORTED.swap(true, Ordering::Relaxed) {
-        return;
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        raw::write_stderr(message(number, &arguments).as_bytes());
     }
+}
+
+fn message(number: i64, arguments: &Arguments) -> String {
     let name = match number {
         libc::SYS_ioctl => format!("ioctl (request {:#x})", arguments[1] & 0xffff_ffff),
         libc::SYS_setsockopt => "setsockopt".into(),
         libc::SYS_getsockopt => "getsockopt".into(),
         libc::SYS_bpf => "bpf".into(),
+        libc::SYS_perf_event_open => "perf_event_open".into(),
         libc::SYS_keyctl => "keyctl".into(),
         other => format!("system call {other}"),
     };
-    let line = format!(
+    format!(
         "softswap: {name} failed with EFAULT: softswap could not fault in all memory that its \
          argument may point to; put these buffers in a shared mapping (MAP_SHARED), which is not \
          managed (share/doc/softswap/limits.md)\n"
-    );
-    raw::write_stderr(line.as_bytes());
+    )
 }
 
 /// Issues a call by the C library's function `original`. `outer` is the pointer that the filter
@@ -286,4 +289,25 @@ pub unsafe extern "C" fn ptrace(
         _ => return original() as libc::c_long,
     };
     other_process::access_word(pid, address, access, original) as libc::c_long
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_names_the_call_and_the_remedy() {
+        const REST: &str = " failed with EFAULT: softswap could not fault in all memory that its \
+                            argument may point to; put these buffers in a shared mapping \
+                            (MAP_SHARED), which is not managed (share/doc/softswap/limits.md)\n";
+        // The kernel uses the low half of a request.
+        let arguments = [3, 0xffff_ffff_c030_6401, 0x1000, 0, 0, 0];
+        for (number, name) in [
+            (libc::SYS_ioctl, "ioctl (request 0xc0306401)"),
+            (libc::SYS_perf_event_open, "perf_event_open"),
+            (libc::SYS_kexec_load, "system call 246"),
+        ] {
+            assert_eq!(message(number, &arguments), format!("softswap: {name}{REST}"));
+        }
+    }
 }

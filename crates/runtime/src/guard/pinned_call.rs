@@ -32,6 +32,19 @@ fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
     Some(if counts_instructions { size * INSTRUCTION_BYTES } else { size })
 }
 
+/// Returns the length of the array that PTRACE_PEEKSIGINFO fills; `None` for other requests.
+fn signal_records_len(arguments: &Arguments) -> Option<usize> {
+    const PEEKSIGINFO: usize = libc::PTRACE_PEEKSIGINFO as usize;
+    /// Offset of the number of records in struct ptrace_peeksiginfo_args.
+    const COUNT: usize = 12;
+    if arguments[0] != PEEKSIGINFO {
+        return None;
+    }
+    let count = uaccess::get_user::<u32>(arguments[2].wrapping_add(COUNT))? as i32;
+    // The kernel refuses a negative number.
+    Some(usize::try_from(count).unwrap_or(0) * size_of::<libc::siginfo_t>())
+}
+
 fn control_device(arguments: Arguments) -> isize {
     named_memory::prepare(arguments[1], arguments[2]);
     issue_pinned(libc::SYS_ioctl, arguments)
@@ -40,6 +53,8 @@ fn control_device(arguments: Arguments) -> isize {
 /// Returns the handler of raw calls whose structures may have nested pointers.
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
     const SYS_FUTEX_REQUEUE: i64 = 456;
+    const SYS_SETXATTRAT: i64 = 463;
+    const SYS_GETXATTRAT: i64 = 464;
     Some(match number {
         libc::SYS_ioctl => control_device,
         libc::SYS_setsockopt => |arguments| issue_pinned(libc::SYS_setsockopt, arguments),
@@ -48,7 +63,10 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
         libc::SYS_bpf => |arguments| issue_pinned(libc::SYS_bpf, arguments),
         libc::SYS_kexec_load => |arguments| issue_pinned(libc::SYS_kexec_load, arguments),
         libc::SYS_futex_waitv => |arguments| issue_pinned(libc::SYS_futex_waitv, arguments),
+        libc::SYS_perf_event_open => |arguments| issue_pinned(libc::SYS_perf_event_open, arguments),
         SYS_FUTEX_REQUEUE => |arguments| issue_pinned(SYS_FUTEX_REQUEUE, arguments),
+        SYS_SETXATTRAT => |arguments| issue_pinned(SYS_SETXATTRAT, arguments),
+        SYS_GETXATTRAT => |arguments| issue_pinned(SYS_GETXATTRAT, arguments),
         _ => return None,
     })
 }
@@ -68,10 +86,13 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
         }
         // Pointees without a byte count are strings, pinned above, and those of calls that
         // `transfers`, `spawn` and `mappings` handle.
-        let Some(mut len) = pointee.byte_count(&arguments) else { continue };
-        if let Pointee::SizeBehind(size) = pointee {
-            len = size_behind(&arguments, *size as usize).unwrap_or(len);
-        }
+        let Some(assumed) = pointee.byte_count(&arguments) else { continue };
+        let len = match pointee {
+            Pointee::SizeBehind(size) => size_behind(&arguments, *size as usize),
+            Pointee::TraceData => signal_records_len(&arguments),
+            _ => None,
+        };
+        let len = len.unwrap_or(assumed);
         if pins.add_in_full(address, len) {
             continue;
         }

@@ -94,15 +94,23 @@ const FUTEX_WAITER: Layout = (24, &[(8, Length::Bytes(4))], None);
 /// struct sock_fprog.
 const FILTER: Layout = (16, &[(8, counted(0, 2, 8))], None);
 const VECTOR: Layout = (16, &[(0, counted(8, 8, 1))], None);
+/// struct xattr_args.
+const ATTRIBUTE: Layout = (16, &[(0, counted(8, 4, 1))], None);
+/// struct prctl_mm_map: the auxiliary vector.
+const MEMORY_MAP: Layout = (104, &[(88, counted(96, 4, 1))], None);
 
 const SYS_FUTEX_REQUEUE: i64 = 456;
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_GETXATTRAT: i64 = 464;
+const PR_SET_MM: usize = libc::PR_SET_MM as usize;
+const PR_SET_MM_MAP: usize = libc::PR_SET_MM_MAP as usize;
 const PTRACE_REGISTER_SETS: [usize; 2] = [0x4204, 0x4205];
 const KEYCTL_INSTANTIATE_IOV: usize = 20;
 const KEYCTL_DH_COMPUTE: usize = 23;
 
 /// Returns the structures of a call with known pointers, or with an array at their end.
 pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
-    let [first, second, third, fourth, ..] = *arguments;
+    let [first, second, third, fourth, fifth, _] = *arguments;
     let (address, count, (bytes, pointers, trailing_array)) = match number {
         libc::SYS_ioctl => {
             // The kernel uses the low half of a request.
@@ -115,6 +123,8 @@ pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
         libc::SYS_setsockopt if is_filter(second, third) => (fourth, 1, FILTER),
         libc::SYS_ptrace if PTRACE_REGISTER_SETS.contains(&first) => (fourth, 1, VECTOR),
         libc::SYS_keyctl if first == KEYCTL_INSTANTIATE_IOV => (third, fourth.min(1024), VECTOR),
+        libc::SYS_prctl if [first, second] == [PR_SET_MM, PR_SET_MM_MAP] => (third, 1, MEMORY_MAP),
+        SYS_SETXATTRAT | SYS_GETXATTRAT => (fifth, 1, ATTRIBUTE),
         _ => return None,
     };
     Some(Structure { address, bytes, count, pointers, trailing_array })
@@ -138,6 +148,9 @@ pub struct Walk {
 /// Assumed bytes of a structure whose request encodes no size.
 const UNKNOWN_BYTES: usize = 256;
 const MAX_WALK_BYTES: usize = 4096;
+/// Bytes of the first version of struct perf_event_attr. Its last word is the only pointer, of
+/// probes: the name of a function or the path of a program.
+const PERF_EVENT_BYTES: usize = 64;
 
 /// Returns the bytes to search for pointers, for calls without a [`Structure`]. SG_IO has one, and
 /// is searched too: its array of vectors.
@@ -156,6 +169,7 @@ pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
         }
         libc::SYS_setsockopt => (fourth, fifth, false),
         libc::SYS_getsockopt => (fourth, UNKNOWN_BYTES, false),
+        libc::SYS_perf_event_open => (first, PERF_EVENT_BYTES, false),
         libc::SYS_bpf => (second, third, true),
         libc::SYS_kexec_load => (third, second.saturating_mul(32), true),
         libc::SYS_keyctl if first == KEYCTL_DH_COMPUTE => (fifth, 48, true),
@@ -178,15 +192,18 @@ mod tests {
 
     #[test]
     fn structure_pointers_are_in_bounds() {
-        for (request, (bytes, pointers, trailing_array)) in REQUESTS {
-            assert!(*bytes <= MAX_BYTES, "{request:#x}");
-            let lengths = pointers.iter().map(|(_, length)| *length).chain(*trailing_array);
+        let others = [FUTEX_WAITER, FILTER, VECTOR, ATTRIBUTE, MEMORY_MAP];
+        let all = REQUESTS.iter().map(|(_, layout)| *layout).chain(others);
+        for layout in all {
+            let (bytes, pointers, trailing_array) = layout;
+            assert!(bytes <= MAX_BYTES, "{layout:?}");
+            let lengths = pointers.iter().map(|(_, length)| *length).chain(trailing_array);
             for length in lengths {
                 if let Length::Counted { at, width, .. } = length {
-                    assert!(at + width <= *bytes, "{request:#x}");
+                    assert!(at + width <= bytes, "{layout:?}");
                 }
             }
-            assert!(pointers.iter().all(|(at, _)| at + 8 <= *bytes), "{request:#x}");
+            assert!(pointers.iter().all(|(at, _)| at + 8 <= bytes), "{layout:?}");
         }
     }
 
@@ -202,6 +219,32 @@ mod tests {
         let walk = walk_of(libc::SYS_ioctl, &arguments(0xc030_6401));
         assert_eq!(walk, Some(Walk { address: 0x1000, bytes: 48, has_early_effect: false }));
         assert_eq!(walk_of(libc::SYS_read, &[0; 6]), None);
+    }
+
+    #[test]
+    fn nested_lengths_come_from_the_structure() {
+        let attribute = structure_of(SYS_GETXATTRAT, &[3, 0, 0, 0, 0x1000, 16]).unwrap();
+        assert_eq!((attribute.address, attribute.bytes, attribute.count), (0x1000, 16, 1));
+        let mut bytes = [0xff; 16];
+        bytes[8..12].copy_from_slice(&3000_u32.to_le_bytes());
+        let nested = attribute.pointers.iter().map(|(at, length)| (*at, length.bytes(&bytes)));
+        assert_eq!(nested.collect::<Vec<_>>(), [(0, 3000)]);
+
+        let map_of =
+            |option| structure_of(libc::SYS_prctl, &[PR_SET_MM, option, 0x1000, 104, 0, 0]);
+        let map = map_of(PR_SET_MM_MAP).unwrap();
+        assert_eq!((map.address, map.bytes, map.count), (0x1000, 104, 1));
+        let mut bytes = [0xff; 104];
+        bytes[96..100].copy_from_slice(&336_u32.to_le_bytes());
+        let nested = map.pointers.iter().map(|(at, length)| (*at, length.bytes(&bytes)));
+        assert_eq!(nested.collect::<Vec<_>>(), [(88, 336)]);
+        assert_eq!(map_of(1), None);
+    }
+
+    #[test]
+    fn walk_of_an_event_ends_with_its_pointer() {
+        let walk = walk_of(libc::SYS_perf_event_open, &[0x1000, 0, 0, 0, 0, 0]);
+        assert_eq!(walk, Some(Walk { address: 0x1000, bytes: 64, has_early_effect: false }));
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub enum Pointee {
     Bits(u8),
     /// The number of bytes that the 32-bit number behind another argument specifies.
     SizeBehind(u8),
+    /// The data of a `ptrace` request. Only PTRACE_PEEKSIGINFO may access more than 4 KiB: the
+    /// structure behind the previous argument has the number of its records.
+    TraceData,
     /// A string that ends with a zero byte.
     Text,
     /// An iovec array, whose length another argument specifies, and its buffers.
@@ -38,7 +41,8 @@ pub enum Pointee {
 
 impl Pointee {
     /// Returns the number of bytes if the call's arguments determine it. For
-    /// [`Pointee::SizeBehind`] that is 4 KiB: the caller reads the real number.
+    /// [`Pointee::SizeBehind`] and [`Pointee::TraceData`] that is 4 KiB: the caller reads the real
+    /// number.
     pub fn byte_count(self, arguments: &[usize; 6]) -> Option<usize> {
         Some(match self {
             Pointee::Bytes(len) => arguments[len as usize],
@@ -54,7 +58,7 @@ impl Pointee {
             },
             // A negative number, which the kernel refuses, is a large one here.
             Pointee::Bits(count) => arguments[count as usize].min(MAX_BITS).div_ceil(64) * 8,
-            Pointee::SizeBehind(_) => MIN_BYTES,
+            Pointee::SizeBehind(_) | Pointee::TraceData => MIN_BYTES,
             _ => return None,
         })
     }

@@ -150,6 +150,16 @@ mod tests {
     }
 
     #[test]
+    fn value_length_is_in_the_next_argument() {
+        let (index, value) = pointers(libc::SYS_fsconfig)[1];
+        let len = |aux| value.byte_count(&[3, 2, 0x1000, 0x2000, aux, 0]);
+        assert_eq!(index, 3);
+        assert_eq!([len(10), len(100_000), len(1 << 20)], [4096, 100_000, 1 << 20].map(Some));
+        // AT_FDCWD, as a register with 32 bits and with 64.
+        assert_eq!([len(0xffff_ff9c), len(-100_isize as usize)], [4096, 4096].map(Some));
+    }
+
+    #[test]
     fn set_length_follows_count() {
         let len = |count| Bits(0).byte_count(&[count, 0, 0, 0, 0, 0]);
         assert_eq!([len(0), len(1), len(65), len(40_000)], [0, 8, 16, 5000].map(Some));

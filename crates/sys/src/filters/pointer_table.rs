@@ -10,7 +10,7 @@ use crate::pointee::{Class, Pointee};
 use Class::{Described, Interposed, NoPointer, Refused};
 use Pointee::{
     Array, Bits, Bytes, BytesPlus, LengthInNext, Message, Messages, Range, Request, SizeBehind,
-    Struct, Text, Texts, Vectors,
+    Struct, Text, Texts, TraceData, Vectors,
 };
 use libc::*;
 
@@ -143,7 +143,8 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
         }
         SYS_quotactl => Described(&[(1, Text), (3, Struct(4096))]),
         SYS_statx => Described(&[(1, Text), (4, Struct(256))]),
-        SYS_fsconfig => Described(&[(2, Text), (3, Struct(4096))]),
+        // The next argument is the length of a binary value, and else 0 or a descriptor.
+        SYS_fsconfig => Described(&[(2, Text), (3, LengthInNext(4))]),
         SYS_futex_waitv => Described(&[(0, Array(1, 24)), (3, Struct(16))]),
         SYS_LSM_LIST_MODULES => Described(&[(0, Struct(128)), (1, Struct(4))]),
         SYS_nanosleep => Described(&[(0, Struct(16)), (1, Struct(16))]),
@@ -181,7 +182,7 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
         SYS_waitid => Described(&[(2, Struct(128)), (4, Struct(144))]),
         SYS_prlimit64 | SYS_clock_nanosleep => Described(&[(2, Struct(16)), (3, Struct(16))]),
         SYS_timer_settime | SYS_timerfd_settime => Described(&[(2, Struct(32)), (3, Struct(32))]),
-        SYS_ptrace => Described(&[(2, Struct(64)), (3, Struct(4096))]),
+        SYS_ptrace => Described(&[(2, Struct(64)), (3, TraceData)]),
         SYS_io_getevents => Described(&[(3, Array(2, 32)), (4, Struct(16))]),
         SYS_getsockopt => Described(&[(3, SizeBehind(4)), (4, Struct(4))]),
         SYS_mount => Described(&[(0, Text), (1, Text), (2, Text), (4, Struct(4096))]),
