@@ -59,6 +59,56 @@ fn child_without_environment_keeps_budget() {
     }
 }
 
+/// Calls the function `execveat`, or the system call, with an empty environment.
+const EXECVEAT: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    char *none[] = {NULL};
+    if (argc < 6)
+        return 1;
+    int at = open(argv[2], O_PATH), flags = atoi(argv[4]);
+    if (!strcmp(argv[1], "function"))
+        execveat(at, argv[3], argv + 5, none, flags);
+    else
+        syscall(SYS_execveat, at, argv[3], argv + 5, none, flags);
+    return errno;
+}
+"#;
+
+#[test]
+fn child_of_execveat_keeps_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = compile("gcc", dir.path(), "execveat", EXECVEAT, &[]) else {
+        return skip("the C library has no execveat");
+    };
+    let [managed, link] = ["managed.py", "link"].map(|name| dir.path().join(name));
+    std::fs::write(&managed, MANAGED).unwrap();
+    std::os::unix::fs::symlink(python(), &link).unwrap();
+    let [program, managed, python] =
+        [program, managed, python()].map(|path| path.display().to_string());
+    let expected = plain(&python, &[&managed]).stdout_text().replace("UNMANAGED", "managed");
+    let (directory, name) = python.rsplit_once('/').unwrap();
+    let itself = libc::AT_EMPTY_PATH.to_string();
+    for way in ["function", "call"] {
+        for (at, path, flags) in [(directory, name, "0"), (&python[..], "", &itself[..])] {
+            let ended = shell("exec \"$@\"", &[&program, way, at, path, flags, &python, &managed]);
+            ended.expect_success(way);
+            assert_eq!(ended.stdout_text(), expected, "{way} {at} {path}");
+        }
+        let (at, flags) = (dir.path().display().to_string(), libc::AT_SYMLINK_NOFOLLOW.to_string());
+        let arguments: [&str; 7] = [&program, way, &at, "link", &flags, &python, &managed];
+        let ended = shell("\"$@\"; echo $?", &arguments);
+        assert_eq!(ended.stdout_text(), format!("{}\n", libc::ELOOP), "{way}: {}", ended.stderr);
+    }
+}
+
 #[test]
 fn program_sees_only_user_variables() {
     let script = "env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'; \

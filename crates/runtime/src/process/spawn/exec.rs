@@ -39,6 +39,24 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
 }
 
+/// `execveat(2)`, a function of glibc 2.34 and newer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    directory: i32,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: i32,
+) -> i32 {
+    let arguments =
+        [directory as usize, path as usize, argv as usize, envp as usize, flags as usize, 0];
+    if !instance::emulates_signals() && !carried::is_set() {
+        return c_result(issue(libc::SYS_execveat, arguments)) as i32;
+    }
+    // SAFETY: the program passes the path and arrays; the kernel rejects unreadable ones.
+    c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
     real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);

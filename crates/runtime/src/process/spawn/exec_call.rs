@@ -83,7 +83,7 @@ unsafe fn write_link(link: *mut u8, fd: i32) -> *const c_char {
     link.cast()
 }
 
-/// Handles an exec that trapped, or a raw one through the C library's `syscall`.
+/// Handles an exec that trapped, or one through the C library's `syscall`.
 pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
     let path_at = usize::from(number == libc::SYS_execveat);
     // SAFETY: the program passes the arguments to its own exec.
@@ -91,7 +91,7 @@ pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
 }
 
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    if !instance::emulates_signals() {
+    if !instance::emulates_signals() && !carried::is_set() {
         return None;
     }
     match number {

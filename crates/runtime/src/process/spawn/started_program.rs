@@ -43,7 +43,7 @@ pub(super) fn takes_library(
     directory: i32,
     path: *const c_char,
 ) -> bool {
-    let mut path = path as usize;
+    let (mut directory, mut path) = (directory, path as usize);
     for _ in 0..DEPTH {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
         let fd =
@@ -71,7 +71,8 @@ pub(super) fn takes_library(
             return verdict;
         }
         let Some(interpreter) = interpreter(bytes) else { return true };
-        path = interpreter;
+        // The kernel looks an interpreter up from the current directory.
+        (directory, path) = (libc::AT_FDCWD, interpreter);
     }
     true
 }
