@@ -12,6 +12,7 @@ use crate::base::{instance, uaccess};
 use crate::memory::sleep_gate;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::raw;
+use softswap_sys::signals::{self, Mask, never_blocked, with_engine_stack};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
@@ -30,8 +31,8 @@ fn shares_descriptors(flags: usize) -> bool {
     flags & libc::CLONE_FILES as usize != 0
 }
 
-/// Forks a child by a raw call. `words` lists the addresses and lengths of the memory to which the
-/// kernel writes IDs, in the parent and in the child.
+/// Forks a child by a raw call. `words` lists the addresses and lengths of the memory that the
+/// kernel accesses: the arguments, and the IDs that it writes in the parent and in the child.
 fn fork_by_call(
     number: i64,
     arguments: Arguments,
@@ -48,7 +49,8 @@ fn fork_by_call(
     if let Some(pinned) = &mut pinned {
         words.iter().for_each(|(word, len)| pinned.add(*word, *len));
     }
-    forked(|| issue(number, arguments))
+    // The arguments move to the engine's stack: no page can be faulted in at the call.
+    forked(move || issue(number, arguments))
 }
 
 /// Raw `fork` and `vfork`. The child of `vfork` would return from this function and overwrite the
@@ -77,8 +79,13 @@ fn answer_clone3(arguments: Arguments) -> isize {
     };
     let [flags, pidfd, in_child, in_parent, _, _, _, _, set_tid, set_tid_size, _] = request;
     let set_tid_bytes = set_tid_size.min(32) * NUMBER;
-    let words =
-        [(pidfd, NUMBER), (in_child, NUMBER), (in_parent, NUMBER), (set_tid, set_tid_bytes)];
+    let words = [
+        (request.as_ptr() as usize, size_of_val(&request)),
+        (pidfd, NUMBER),
+        (in_child, NUMBER),
+        (in_parent, NUMBER),
+        (set_tid, set_tid_bytes),
+    ];
     fork_by_call(
         libc::SYS_clone3,
         [request.as_ptr() as usize, arguments[1], 0, 0, 0, 0],
@@ -102,10 +109,14 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     }
 }
 
+/// Arguments of [`begin`], which reads them before it initializes the child: they may be on the
+/// engine's stack, which a signal overwrites.
 #[repr(C)]
 struct Beginning {
     body: unsafe extern "C" fn(*mut c_void) -> i32,
     argument: *mut c_void,
+    /// Signal mask of the caller of `clone`.
+    mask: Mask,
 }
 
 /// Size of the stack on which a child initializes itself: its own stack may be managed memory.
@@ -118,6 +129,14 @@ static CHILD_STACK: ChildStack = ChildStack(UnsafeCell::new([0; CHILD_STACK_BYTE
 
 extern "C" fn child_stack_end() -> usize {
     CHILD_STACK.0.get() as usize + CHILD_STACK_BYTES
+}
+
+/// Initializes a child made by `clone`, and restores the mask, which [`with_engine_stack`] changed.
+extern "C" fn initialize(mask: Mask) {
+    child();
+    if instance::emulates_signals() {
+        signals::set_mask(mask & !never_blocked());
+    }
 }
 
 /// First function of a child made by `clone`: initializes the child on [`CHILD_STACK`], then calls
@@ -133,11 +152,13 @@ unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
         "mov rbp, rsp",
         "call {stack_end}",
         "mov rsp, rax",
-        "call {child}",
-        "mov rdi, [rbx + 8]",
-        "mov rax, [rbx]",
+        "mov r12, [rbx]",
+        "mov rdi, [rbx + 16]",
+        "mov rbx, [rbx + 8]",
+        "call {initialize}",
+        "mov rdi, rbx",
         "mov rsp, rbp",
-        "call rax",
+        "call r12",
         "mov edi, eax",
         "call {exit_if_last}",
         "pop r12",
@@ -145,7 +166,7 @@ unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
         "pop rbx",
         "ret",
         stack_end = sym child_stack_end,
-        child = sym child,
+        initialize = sym initialize,
         exit_if_last = sym exit_if_last,
     )
 }
@@ -184,8 +205,8 @@ fn pin_for_child(
     pinned
 }
 
-/// glibc's `clone`. Without CLONE_VM it is a fork whose child has its own stack. Arguments that a
-/// variadic call omits have arbitrary values.
+/// glibc's `clone`. Without CLONE_VM it is a fork whose child has its own stack. Like `fork`, it
+/// then runs on the engine's stack. Arguments that a variadic call omits have arbitrary values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     body: Option<unsafe extern "C" fn(*mut c_void) -> i32>,
@@ -219,21 +240,24 @@ pub unsafe extern "C" fn clone(
     }
     let _pinned =
         engine.map(|engine| pin_for_child(engine, flags, stack as usize, in_parent, in_child));
-    let mut beginning = Beginning { body, argument };
-    let beginning = (&raw mut beginning).cast::<c_void>();
-    prepare();
-    // SAFETY: `begin` has the signature of a child's first function; it never returns here in the
-    // child. The other arguments are the program's.
-    let pid = unsafe {
-        let begin = begin as unsafe extern "C" fn(*mut Beginning) -> i32;
-        let begin = std::mem::transmute::<
-            unsafe extern "C" fn(*mut Beginning) -> i32,
-            unsafe extern "C" fn(*mut c_void) -> i32,
-        >(begin);
-        real(begin, stack, flags, beginning, in_parent, tls, in_child)
-    };
-    raw::preserving_errno(|| parent());
-    pid
+    let mask = signals::current_mask();
+    with_engine_stack(move || {
+        let mut beginning = Beginning { body, argument, mask };
+        let beginning = (&raw mut beginning).cast::<c_void>();
+        prepare();
+        // SAFETY: `begin` has the signature of a child's first function; it never returns here in
+        // the child. The other arguments are the program's.
+        let pid = unsafe {
+            let begin = begin as unsafe extern "C" fn(*mut Beginning) -> i32;
+            let begin = std::mem::transmute::<
+                unsafe extern "C" fn(*mut Beginning) -> i32,
+                unsafe extern "C" fn(*mut c_void) -> i32,
+            >(begin);
+            real(begin, stack, flags, beginning, in_parent, tls, in_child)
+        };
+        raw::preserving_errno(|| parent());
+        pid
+    })
 }
 
 static VFORK: Real = Real::new(c"vfork");

@@ -10,15 +10,17 @@
 //! The runtime opens no descriptor in the parent for a fork, and changes no limit, because other
 //! threads of the program continue to run and may start programs during the fork.
 //!
-//! Children are forked by `fork`, by `_Fork`, or by the calls in [`super::clone`].
+//! Children are forked by `fork` and functions that call it, by `_Fork`, or by the calls in
+//! [`super::clone`].
 
 use super::forked_children::{ChildMark, ForkedChildren};
 use super::{
     aio, engine_threads, file_write_locks, forked_children, named_memory, statistics, thread_exit,
     tree, tree_asleep,
 };
+use crate::base::errno::fail;
 use crate::base::instance;
-use crate::base::real::real;
+use crate::base::real::{Real, real};
 use crate::base::resident::ResidentRanges;
 use crate::memory::asleep;
 use crate::memory::libc_memory::outside_the_window;
@@ -34,7 +36,7 @@ use softswap_sys::exemption;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, never_blocked, with_engine_stack};
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -321,8 +323,44 @@ pub extern "C" fn fork() -> libc::pid_t {
 #[allow(non_snake_case, reason = "glibc's name")]
 pub extern "C" fn _Fork() -> libc::pid_t {
     real!(_Fork: fn() -> libc::pid_t);
+    let fork = _Fork();
     // SAFETY: no preconditions; the caller is responsible for what the child does.
-    forked(|| unsafe { _Fork()() } as isize) as libc::pid_t
+    forked(move || unsafe { fork() } as isize) as libc::pid_t
+}
+
+/// `daemon(3)`. The C library forks by its own `fork`, which runs the fork handlers on the caller's
+/// stack. So all of it runs on the engine's stack.
+#[unsafe(no_mangle)]
+pub extern "C" fn daemon(keeps_directory: i32, keeps_streams: i32) -> i32 {
+    real!(daemon: fn(i32, i32) -> i32);
+    // SAFETY: no preconditions; the caller is responsible for what the child does.
+    with_engine_stack(move || unsafe { daemon()(keeps_directory, keeps_streams) })
+}
+
+type ForkPty = unsafe extern "C" fn(
+    *mut i32,
+    *mut c_char,
+    *const libc::termios,
+    *const libc::winsize,
+) -> libc::pid_t;
+static FORKPTY: Real = Real::new(c"forkpty");
+
+/// `forkpty(3)`, for the same reason as [`daemon`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkpty(
+    terminal: *mut i32,
+    name: *mut c_char,
+    attributes: *const libc::termios,
+    size: *const libc::winsize,
+) -> libc::pid_t {
+    // Before glibc 2.34 the function is in a library that may have been opened locally.
+    let Some(found) = FORKPTY.find().or_else(|| FORKPTY.find_in(&[c"libutil.so.1"])) else {
+        return fail(libc::ENOSYS);
+    };
+    // SAFETY: the C library's `forkpty` has this type.
+    let forkpty = unsafe { std::mem::transmute::<*mut c_void, ForkPty>(found) };
+    // SAFETY: this is the C library's function of this name; the program passes the arguments.
+    with_engine_stack(move || unsafe { forkpty(terminal, name, attributes, size) })
 }
 
 fn stop_child(error: &std::io::Error) -> ! {
