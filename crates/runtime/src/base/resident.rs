@@ -44,6 +44,17 @@ impl<'e> ResidentRanges<'e> {
         }
     }
 
+    /// Pins the frames of the functions that the caller calls next, if its stack is managed. The
+    /// kernel fails (EFAULT) if it reads an absent page in a call that the filter does not trap.
+    pub(crate) fn add_next_frames(&mut self) {
+        const PAGES: usize = 3;
+        let local = 0_u8;
+        let here = &raw const local as usize;
+        for page in 0..PAGES {
+            self.add(here - page * PAGE_SIZE, 1);
+        }
+    }
+
     /// Returns true if the range is within the pages pinned last: consecutive strings share pages.
     fn is_last(&self, address: usize, len: usize) -> bool {
         self.ranges.last().is_some_and(|(start, pinned)| {

@@ -9,7 +9,6 @@ use crate::memory::libc_memory::outside_the_window;
 use crate::memory::{pins, sleep_gate};
 use crate::signals::sets::INTERNAL;
 use crate::signals::{lifecycle, pending, virtual_mask};
-use softswap_engine::api::engine::Engine;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::signals::{self, SIGSEGV};
 use std::cell::Cell;
@@ -244,8 +243,13 @@ unsafe fn create(
     let inside = sleep_gate::enter();
     let own_stack = without_managed_stack(attributes);
     let attributes = own_stack.as_ref().map_or(attributes, std::ptr::from_ref);
-    let engine = instance::engine().filter(|_| !attributes.is_null());
-    let pinned = engine.map(|engine| pin_attributes(engine, attributes));
+    let pinned = instance::engine().map(|engine| {
+        let mut pinned = ResidentRanges::new(engine);
+        pin_attributes(&mut pinned, attributes);
+        // The arguments of `clone3`.
+        pinned.add_next_frames();
+        pinned
+    });
     // Outside the window: the C library reads its copy of the default attributes with signals
     // blocked, too.
     // SAFETY: `begin` takes the Job; the attributes are valid or null, the ID is written to a
@@ -315,12 +319,11 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc:
 /// Upper bound of the bytes that the C library reads from an attribute object's extension.
 const EXTENSION_BYTES: usize = 256;
 
-/// Pins thread attributes and the memory that they refer to.
-fn pin_attributes(
-    engine: &'static Engine,
-    attributes: *const libc::pthread_attr_t,
-) -> ResidentRanges<'static> {
-    let mut pinned = ResidentRanges::new(engine);
+/// Pins thread attributes, if any, and the memory that they refer to.
+fn pin_attributes(pinned: &mut ResidentRanges<'_>, attributes: *const libc::pthread_attr_t) {
+    if attributes.is_null() {
+        return;
+    }
     pinned.add(attributes as usize, size_of::<libc::pthread_attr_t>());
     // glibc stores a pointer to further attributes (mask, affinity) in one of the words. Pin behind
     // every word: `add` skips values that are not managed addresses.
@@ -329,7 +332,6 @@ fn pin_attributes(
         let value = unsafe { attributes.cast::<usize>().add(word).read_volatile() };
         pinned.add(value, EXTENSION_BYTES);
     }
-    pinned
 }
 
 /// Returns a copy of the attributes without their stack, if that is managed. A thread cannot run on

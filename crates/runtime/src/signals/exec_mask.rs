@@ -50,8 +50,7 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     result
 }
 
-/// Returns the mask for a started program; `None` if the kernel's mask is right.
-pub(crate) fn mask_to_inherit() -> Option<sigset_t> {
-    let blocked = virtual_mask::get();
-    (blocked != 0).then(|| set_of(signals::current_mask() | blocked))
+/// Returns the mask for a started program.
+pub(crate) fn mask_to_inherit() -> sigset_t {
+    set_of(signals::current_mask() | virtual_mask::get())
 }

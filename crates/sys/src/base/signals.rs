@@ -209,6 +209,29 @@ pub fn with_engine_stack<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Bytes of a stack of [`with_spare_stack`]: for a function of the C library, and for handlers of
+/// the program that interrupt it. Populated on use.
+const SPARE_STACK_BYTES: usize = 1 << 20;
+
+/// Runs `body` on a new stack, with the signal mask unchanged, if the caller's stack is managed.
+/// For C library calls that start a program with the caller's mask: their child, which has no
+/// handlers, uses the caller's frames. If there is no memory for a stack, `body` runs on the
+/// caller's.
+pub fn with_spare_stack<R>(body: impl FnOnce() -> R) -> R {
+    if engine_stack::needed().is_none() {
+        return body();
+    }
+    let Ok(base) = map_new(SPARE_STACK_BYTES) else { return body() };
+    // The lowest page is a guard, as in `install_stack`.
+    // SAFETY: the page was mapped just now, and nothing refers to it yet.
+    let _ = unsafe { protect(base, PAGE_SIZE, libc::PROT_NONE) };
+    // SAFETY: the mapping is new and aligned to a page, and nothing else uses it.
+    let result = unsafe { engine_stack::call_on(base + SPARE_STACK_BYTES, |_| body()) };
+    // SAFETY: `body` has returned, so nothing refers to its stack.
+    unsafe { unmap(base, SPARE_STACK_BYTES) };
+    result
+}
+
 /// Runs `body` like [`with_blocked`], from a managed stack. Pins the frames that `body` refers to.
 fn with_blocked_on<R>(
     stacks: &engine_stack::Stacks,

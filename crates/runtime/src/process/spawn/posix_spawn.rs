@@ -1,4 +1,6 @@
-//! `posix_spawn`: its child shares the parent's memory, but not its handlers.
+//! `posix_spawn`: its child shares the parent's memory, but not its handlers. The child uses frames
+//! of the parent's thread, so the C library's function runs on the engine's stack if that thread's
+//! is managed.
 
 use super::argument_copies::{Copies, Strings};
 use super::environment::with_environment;
@@ -11,6 +13,7 @@ use crate::base::real::real;
 use crate::memory::sleep_gate;
 use crate::process::tree_asleep;
 use crate::signals::exec_mask;
+use softswap_sys::signals::with_engine_stack;
 use std::ffi::c_char;
 
 type SpawnAttributes = *const libc::posix_spawnattr_t;
@@ -23,16 +26,12 @@ type Spawn = unsafe extern "C" fn(
     Strings,
 ) -> i32;
 
-/// Copies the attributes. If they contain no mask, and the program blocks signals that the kernel
-/// does not, adds the program's mask to them.
+/// Copies the attributes. If they contain no mask, adds the program's: the kernel's lacks the
+/// engine's signals that the program blocks, and contains all others on the engine's stack.
 ///
 /// # Safety
 /// `attributes` is a valid object or null, and there is space for a copy.
 unsafe fn copy_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
-    let inherited = exec_mask::mask_to_inherit();
-    if attributes.is_null() && inherited.is_none() {
-        return attributes;
-    }
     // SAFETY: the object is plain data in glibc; all-zero is a new one.
     unsafe {
         let mut copy = match attributes.as_ref() {
@@ -42,7 +41,8 @@ unsafe fn copy_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> S
         let mut flags = 0;
         libc::posix_spawnattr_getflags(&raw const copy, &raw mut flags);
         let sets_mask = libc::POSIX_SPAWN_SETSIGMASK as i16;
-        if let Some(mask) = inherited.filter(|_| flags & sets_mask == 0) {
+        if flags & sets_mask == 0 {
+            let mask = exec_mask::mask_to_inherit();
             libc::posix_spawnattr_setsigmask(&raw mut copy, &raw const mask);
             libc::posix_spawnattr_setflags(&raw mut copy, flags | sets_mask);
         }
@@ -89,9 +89,13 @@ unsafe fn spawn(
         let envp = carried::copy_environment(&mut copies, envp, is_full);
         let actions = given.map_or(actions, |given| given.copy(&mut copies));
         let attributes = copy_attributes(&mut copies, attributes);
-        let mut made = 0;
-        let result =
-            with_environment(engine, || real(&raw mut made, path, actions, attributes, argv, envp));
+        // The C library writes the PID with all signals blocked.
+        let start = move || {
+            let mut made = 0;
+            let result = real(&raw mut made, path, actions, attributes, argv, envp);
+            (result, made)
+        };
+        let (result, made) = with_environment(engine, || with_engine_stack(start));
         if result == 0 && !pid.is_null() {
             pid.write(made);
         }

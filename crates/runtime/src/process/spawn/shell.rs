@@ -12,7 +12,7 @@ use crate::memory::libc_memory::outside_the_window;
 use crate::memory::sleep_gate;
 use crate::process::tree_asleep;
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Action};
+use softswap_sys::signals::{self, Action, with_spare_stack};
 use std::ffi::{c_char, c_void};
 
 #[unsafe(no_mangle)]
@@ -35,8 +35,9 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         };
         let command = copies.copy_text(command);
         // Outside the window: the child accesses the stream and its actions with all signals
-        // blocked.
-        let start = || with_environment(engine, || outside_the_window(|| popen()(command, mode)));
+        // blocked. It also uses the caller's frames, and inherits the caller's mask.
+        let call = || with_spare_stack(|| popen()(command, mode));
+        let start = || with_environment(engine, || outside_the_window(call));
         carried::with_shown(&mut copies, start).unwrap_or_else(|| {
             raw::set_errno(libc::ENOMEM);
             std::ptr::null_mut()
@@ -52,9 +53,12 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     tree_asleep::note_child_created();
     // SAFETY: `command` is a C string or null, as `system` requires of its caller.
     unsafe {
-        let is_plain = !instance::emulates_signals() && !carried::is_set();
-        if is_plain || command.is_null() {
+        if !instance::emulates_signals() && !carried::is_set() {
             return system()(command);
+        }
+        if command.is_null() {
+            // Tests for a shell, like the C library.
+            return i32::from(system_by_spawn(c"exit 0".as_ptr()) == 0);
         }
         system_by_spawn(command)
     }
