@@ -4,6 +4,7 @@
 #include <aio.h>
 #include <dlfcn.h>
 #include <poll.h>
+#include <pty.h>
 #include <spawn.h>
 #include <ucontext.h>
 
@@ -42,10 +43,70 @@ static void in_coroutine(void (*what)(void))
     say("wrong %zu", wrong(data, LEN, 1));
 }
 
+static volatile int stops;
+static void *evict_repeatedly(void *argument)
+{
+    while (!stops) {
+        evict();
+        usleep(1000);
+    }
+    return argument;
+}
+
+/* Another thread evicts pages during the calls. */
+static void while_pages_are_evicted(void (*what)(void))
+{
+    pthread_t thread;
+    evict();
+    MUST(-(pthread_create(&thread, NULL, evict_repeatedly, NULL) != 0));
+    in_coroutine(what);
+    stops = 1;
+    pthread_join(thread, NULL);
+}
+
 static volatile int prepared, in_parent, in_child;
 static void on_prepare(void) { prepared++; }
 static void on_parent(void) { in_parent++; }
 static void on_child(void) { in_child++; }
+static int in_clone(void *local)
+{
+    data[3] ^= 1;
+    IN_CHILD("grandchild")
+        _exit(wrong(local, 3000, 7) + wrong(data, LEN, 1) + in_child);
+    data[3] ^= 1;
+    sigset_t mask;
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    return 10 + wrong(local, 3000, 7) + wrong(data, LEN, 1) + 20 * sigismember(&mask, SIGUSR1) +
+           40 * sigismember(&mask, SIGTERM) + 80 * sigismember(&mask, SIGBUS);
+}
+static void clone_with(char *local, int signal)
+{
+    sigset_t some, before;
+    sigemptyset(&some);
+    if (signal)
+        sigaddset(&some, signal);
+    sigprocmask(SIG_BLOCK, &some, &before);
+    char *stack = malloc(STACK_LEN);
+    pid_t pid = MUST(clone(in_clone, stack + STACK_LEN, SIGCHLD, local));
+    say_end("clone", pid);
+    free(stack);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+static void start_daemon(char *local)
+{
+    int ends[2];
+    char text[64] = "";
+    MUST(pipe(ends));
+    IN_CHILD("before the daemon") {
+        close(ends[0]);
+        MUST(daemon(0, 0));
+        dprintf(ends[1], "wrong %zu", wrong(local, 3000, 7) + wrong(data, LEN, 1));
+    }
+    close(ends[1]);
+    RESULT(read(ends[0], text, sizeof text - 1));
+    close(ends[0]);
+    say("daemon: %s", text);
+}
 static void fork_all_ways(void)
 {
     char local[3000];
@@ -65,6 +126,18 @@ static void fork_all_ways(void)
     if (pid == 0)
         _exit(5);
     say_end("vfork", pid);
+    clone_with(local, 0);
+    clone_with(local, SIGUSR1);
+    clone_with(local, SIGBUS);
+    start_daemon(local);
+    int terminal;
+    pid = forkpty(&terminal, NULL, NULL, NULL);
+    if (pid == 0)
+        _exit(20 + wrong(local, sizeof local, 7) + wrong(data, LEN, 1));
+    if (pid > 0) {
+        say_end("forkpty", pid);
+        close(terminal);
+    }
     say("handlers %d %d %d, wrong %zu", prepared, in_parent, in_child, wrong(local, sizeof local, 7));
 }
 CASE(forks)
@@ -131,6 +204,41 @@ static void start_all_ways(void)
     RESULT(execve("/nonexistent/program", arguments, environ));
 }
 CASE(programs) { in_coroutine(start_all_ways); }
+CASE(programs_while_pages_are_evicted) { while_pages_are_evicted(start_all_ways); }
+
+/* Starts programs that print which signals they have inherited as blocked. */
+static void inherit_masks(void)
+{
+    char command[] = "grep SigBlk /proc/self/status", first[] = "sh", second[] = "-c";
+    char *const arguments[] = {first, second, command, NULL};
+    sigset_t some, all, before;
+    sigemptyset(&some);
+    sigaddset(&some, SIGUSR1);
+    RESULT(sigprocmask(SIG_BLOCK, &some, &before));
+    pid_t pid;
+    RESULT(posix_spawn(&pid, "/bin/sh", NULL, NULL, arguments, environ));
+    say_end("posix_spawn", pid);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigfillset(&all);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    RESULT(posix_spawn(&pid, "/bin/sh", NULL, &attributes, arguments, environ));
+    say_end("with default actions", pid);
+    posix_spawnattr_setsigmask(&attributes, &before);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    RESULT(posix_spawn(&pid, "/bin/sh", NULL, &attributes, arguments, environ));
+    say_end("with a mask", pid);
+    posix_spawnattr_destroy(&attributes);
+    say("system %x", system(command));
+    say("there is a shell: %d", system(NULL) != 0);
+    FILE *pipe = popen(command, "r");
+    char line[64] = "";
+    say("popen %s", fgets(line, sizeof line, pipe) ? line : strerrorname_np(errno));
+    say("pclose %x", pclose(pipe));
+    RESULT(sigprocmask(SIG_SETMASK, &before, NULL));
+}
+CASE(masks_of_programs) { in_coroutine(inherit_masks); }
 
 static void *says_its_mask(void *argument)
 {
@@ -166,6 +274,7 @@ static void make_threads(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 CASE(threads) { in_coroutine(make_threads); }
+CASE(threads_while_pages_are_evicted) { while_pages_are_evicted(make_threads); }
 
 static volatile int handled;
 static void on_signal(int signal, siginfo_t *info, void *context)
