@@ -18,10 +18,8 @@
 //! The entry point is [`api::engine::Engine`]. It takes addresses; the modules below it use page
 //! numbers.
 //!
-//! One 64-bit word per page holds its place and its lock: see [`base::page`]. An operation may run
-//! in a signal handler that interrupted the program at any instruction. Therefore everything it
-//! needs is allocated at the start and claimed as a [`memory::context::Context`]; nothing is
-//! allocated later.
+//! An operation may run in a signal handler that interrupted the program at any instruction. So all
+//! that it needs is allocated at the start and claimed as a [`memory::context::Context`].
 #![forbid(unsafe_code)]
 // Loom builds only the lock-free state, most of which is unused there.
 #![cfg_attr(feature = "loom", allow(dead_code, unreachable_pub, unused_imports))]

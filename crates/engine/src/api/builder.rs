@@ -64,9 +64,8 @@ pub enum StartError {
     Tables(#[from] io::Error),
 }
 
-/// Builds the state of an engine over swap areas made of `storage`, and its contexts. `occupied`
-/// describes existing mappings, if the process has run without an engine before. Fails if the
-/// budget or the process's limits are too small, or an area is not usable.
+/// Builds an engine's state. `occupied`: the mappings of a process that has run without an engine.
+/// Fails if the budget or a limit is too small, or an area is not usable.
 pub(crate) fn build(
     config: &Config,
     storage: Vec<Backing>,
@@ -109,8 +108,7 @@ fn usable_processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
-/// readahead. CPUs share areas if separate ones would use too much of the budget.
+/// CPUs share areas if separate ones would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
     // All areas together use at most a 16th of the budget, unless there is only one.
     let max_slots = memory_bytes / 16 / PAGE_SIZE;
@@ -152,8 +150,7 @@ fn open_areas(
     Ok(Areas::new(storage, cpus, polling, sealer)?)
 }
 
-/// Returns the priority and the source of an area that the tree shares, from which forked children
-/// open it. Returns `None` for other areas.
+/// Returns the priority of an area that the tree shares, and its source for forked children.
 fn shared_area(config: &Config, backing: &Backing) -> Option<(i32, ChildArea)> {
     let Layout::Shared(pages) = &backing.layout else { return None };
     let poll = backing.poll.unwrap_or(config.poll);
@@ -165,8 +162,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Returns the sources from which forked children open areas: those of this process's areas, in
-/// order of priority.
+/// Returns the sources of areas for forked children, in order of priority.
 fn child_areas(
     config: &Config,
     shared: Vec<(i32, ChildArea)>,

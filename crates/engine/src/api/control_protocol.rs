@@ -27,20 +27,16 @@ use std::time::Duration;
 
 /// Prefix of every request: the protocol and its version.
 const OPENING: &str = "softswap 1 ";
-/// Time-out for reading the request and for writing the answer. Other clients wait during this
-/// time.
+/// For reading a request, and for writing an answer; other clients wait meanwhile.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
-/// End of a touch request before a write by another process.
 const FOR_WRITE: &str = " write";
 pub const MAX_REQUEST_BYTES: usize = 256;
 pub const MAX_ANSWER_BYTES: usize = 256 << 10;
 // Each counter has at most 20 digits and a space. Together they use less than half of an answer.
 const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
 
-/// Key of the answer to [`Request::Touch`].
 pub const TOUCHED: &str = "touched";
 
-/// Parses an address or a length: decimal, or hexadecimal after `0x`.
 pub fn parse_number(text: &str) -> Option<usize> {
     match text.strip_prefix("0x") {
         Some(digits) => usize::from_str_radix(digits, 16).ok(),
@@ -50,21 +46,16 @@ pub fn parse_number(text: &str) -> Option<usize> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Properties, settings and counters.
     Stat,
-    /// One setting, or all of them.
+    /// One setting; `None`: all of them.
     Get(Option<&'a str>),
-    /// Changes a setting.
     Set(&'a str, &'a str),
     /// Samples one fault in this many for two seconds (0: none). Returns the samples since the last
     /// request, with Python frames if an interpreter is given.
     Sample(u32, Option<Python>),
-    /// Faults the pages at an address in, for an access by another process. The answer is the length
-    /// faulted in, at most a quarter of the budget.
+    /// Address and length of a range to fault in, for an access by another process.
     Touch(usize, usize, Access),
-    /// Evicts the memory of a tree, then stops its processes.
     Park,
-    /// Continues a parked tree.
     Unpark,
 }
 
@@ -89,8 +80,7 @@ impl Python {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a line without its newline. On failure returns a message that describes the problem
-    /// with the line.
+    /// Parses a line without its newline. Fails with a message for the client.
     pub fn parse(line: &'a [u8]) -> Result<Request<'a>, String> {
         let text = std::str::from_utf8(line).unwrap_or("");
         let Some(request) = text.strip_prefix(OPENING) else {
@@ -133,8 +123,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns the line to send, with its newline. Returns `None` if the program could not parse
-    /// it: it is too long or has control characters.
+    /// Returns the line with its newline; `None` if the program would not accept it.
     pub fn line(&self) -> Option<String> {
         let request = match self {
             Request::Stat => "stat".to_string(),
@@ -157,8 +146,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Answers one client with the result of `carry_out` if the client runs as `own_uid` or root.
-/// Denies other requests. Fails if the client does not send its request or read the answer in time.
+/// Answers one client: with the result of `carry_out` for `own_uid` and root, else with a denial.
+/// Fails if the client does not send its request or read the answer in time.
 pub fn converse(
     client: &Peer,
     own_uid: u32,
@@ -175,12 +164,10 @@ pub fn converse(
     client.write_all(answer.as_bytes(), CLIENT_TIMEOUT)
 }
 
-/// Returns the answer to a client without permission.
 fn denied(why: &str) -> String {
     format!("denied {why}\n")
 }
 
-/// Returns the answer to a request line: the result of `carry_out`, or the error.
 pub fn reply_to(
     line: &[u8],
     carry_out: impl FnOnce(Request<'_>) -> Result<String, String>,
@@ -191,8 +178,7 @@ pub fn reply_to(
     }
 }
 
-/// Executes a request to an engine and returns the body of the answer. On failure returns a message
-/// that describes the problem with the request.
+/// Executes a request. Returns the body of the answer, or a message about the request.
 pub fn carry_out(
     engine: &Engine,
     uptime: Duration,
@@ -241,11 +227,9 @@ fn format_snapshot(engine: &Engine, uptime: Duration) -> String {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Success, with the body.
     Ok(String),
     /// The request was wrong; nothing was changed.
     Error(String),
-    /// The client has no permission.
     Denied(String),
     /// Truncated, or not an answer of softswap.
     Garbled,
@@ -266,7 +250,6 @@ impl Answer {
     }
 }
 
-/// Returns the `KEY VALUE` lines of an answer.
 pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
     body.lines().filter_map(|line| line.split_once(' '))
 }
@@ -274,25 +257,20 @@ pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Answer to [`Request::Stat`].
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Time since the engine was started.
     pub uptime: Duration,
-    /// Settings: keys and values.
     pub settings: Vec<(String, String)>,
-    /// A copy of the counters.
     pub stats: Stats,
 }
 
 impl Snapshot {
-    /// Parses the body of an answer. Each call leaks the memory of the counters. Fails if the
-    /// answer comes from another version of softswap.
+    /// Parses the body of an answer. Leaks the memory of the counters.
     pub fn parse(body: &str) -> Result<Snapshot, OtherVersion> {
         let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
         Snapshot::parse_into(body, words.leak())
     }
 
-    /// Parses the body of an answer and stores the counters in `words`, which can be reused. Fails
-    /// if the answer comes from another version of softswap. Panics with fewer words than
-    /// [`STATS_WORDS`].
+    /// As [`Snapshot::parse`], with the counters in `words`, which can be reused. Panics with fewer
+    /// words than [`STATS_WORDS`].
     pub fn parse_into(body: &str, words: &'static [AtomicU64]) -> Result<Snapshot, OtherVersion> {
         let (mut uptime, mut settings, mut counters) = (None, Vec::new(), None);
         for (name, rest) in pairs(body) {
@@ -311,7 +289,6 @@ impl Snapshot {
     }
 }
 
-/// The counters come from another version of softswap.
 #[derive(Debug, thiserror::Error)]
 #[error("the program runs another version of softswap; use the `softswap` command of that version")]
 pub struct OtherVersion;

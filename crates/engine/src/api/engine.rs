@@ -1,6 +1,4 @@
-//! The engine, as used by the runtime.
-//!
-//! Addresses are converted to page numbers here.
+//! The engine, as used by the runtime. Converts addresses to page numbers.
 
 use crate::api::builder;
 pub use crate::api::builder::StartError;
@@ -37,27 +35,22 @@ pub mod remap;
 pub mod turns;
 pub mod waking;
 
-/// Alignment of memory with a growth gap.
 pub const GROWABLE_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 
 /// Permitted moves of a growing mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// Grows in place, or fails.
     Never,
     /// Prefers an address with a growth gap, and moves anywhere else otherwise.
     Anywhere,
-    /// Moves only to an address with a growth gap.
     ToGrowable,
 }
 
-/// A running swap engine.
 pub struct Engine {
     core: Core,
     contexts: Contexts,
-    /// Held while pages are moved between mappings.
+    /// Held while pages move between mappings, and while a limit changes.
     remapping: Mutex<()>,
-    /// Pages held by system calls.
     held: Held,
 }
 
@@ -65,20 +58,17 @@ pub struct Engine {
 struct Held {
     /// Pinned pages; a page pinned twice counts twice.
     pages: AtomicUsize,
-    /// Threads waiting for held pages.
     waiting: AtomicU32,
     /// Incremented when pages are released while threads wait.
     releases: AtomicU32,
 }
 
-/// A mapping that another thread has put in the place of one.
 enum Replacement {
     Managed,
     Unmanaged,
 }
 
 impl Engine {
-    /// Builds an engine over swap areas made of `storage`.
     pub fn start(
         config: &Config,
         storage: Vec<Backing>,
@@ -92,7 +82,6 @@ impl Engine {
         Engine { core, contexts, remapping: Mutex::new(()), held: Held::default() }
     }
 
-    /// Sets the limit of the pool, or makes it adaptive.
     pub fn set_pool_limit(&self, limit: PoolLimit) {
         let (partition, pool) = (&self.core.policies.partition, &self.core.stores.pool);
         let is_auto = limit == PoolLimit::Auto;
@@ -101,7 +90,6 @@ impl Engine {
         partition.set(limit, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
     }
 
-    /// Returns the limit of the pool: automatic, or its present size.
     pub(crate) fn pool_limit(&self) -> PoolLimit {
         match self.core.policies.partition.is_on() {
             true => PoolLimit::Auto,
@@ -126,23 +114,21 @@ impl Engine {
         &self.core.stats
     }
 
-    /// Returns the polling settings of each area, which may be changed at any time.
+    /// Returns the polling settings of each area.
     pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
         self.core.stores.areas.knobs()
     }
 
-    /// Returns the codec setting, which may be changed at any time. Pages compressed before are not
-    /// converted.
+    /// Pages compressed before a change of the codec are not converted.
     pub fn codec(&self) -> &Selector {
         &self.core.policies.codec
     }
 
-    /// Returns the first address and the length in bytes of the managed window.
+    /// Returns the window's first address and its length in bytes.
     pub fn window(&self) -> (usize, usize) {
         (self.core.memory.window.base(), self.core.memory.window.len_bytes())
     }
 
-    /// Returns true if an address is in the managed window.
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         self.core.memory.window.contains(address)
@@ -182,10 +168,9 @@ impl Engine {
         self.bring_page_in(self.page_of(address), access, 0).map(drop)
     }
 
-    /// Faults a page in as [`Engine::fault`] does, for a touch of the program. Also waits for this
-    /// process's turn. If a signal in `open` is pending, a wait ends with an error: the thread must
-    /// take the signal and repeat the touch. Returns the previous place of the page; `None` if it
-    /// was resident.
+    /// Faults a page in for a touch of the program, after a wait for this process's turn. A wait
+    /// fails if a signal in `open` is pending: the thread must take it and repeat the touch.
+    /// Returns the previous place of the page; `None` if it was resident.
     pub fn fault_until(
         &self,
         address: usize,
@@ -223,10 +208,9 @@ impl Engine {
         Ok(from)
     }
 
-    /// Returns what is mapped now at a page that was not mapped, or unmanaged: another thread may be
-    /// replacing its mapping (`mmap` with MAP_FIXED), and the program may touch the page meanwhile.
-    /// Waits for that thread. Returns `None` if nothing is mapped, and in a thread that forks, which
-    /// holds the lock itself.
+    /// Returns what is mapped now at a page that was not mapped, or unmanaged. Waits, because
+    /// another thread may be replacing the mapping (`mmap` with MAP_FIXED). Returns `None` if
+    /// nothing is mapped, and in a thread that forks, which holds the lock itself.
     fn replacement(&self, page: PageNo) -> Option<Replacement> {
         if self.contexts.is_forker() {
             return None;
@@ -238,14 +222,14 @@ impl Engine {
         }
     }
 
-    /// Returns true if an access to a managed address raised SIGSEGV because the page is absent,
-    /// not because the program has forbidden the access. `access` is one bit of a protection.
+    /// Returns true if an access raised SIGSEGV because the page is absent, not because the program
+    /// has forbidden it. `access` is one bit of a protection.
     pub fn is_absent(&self, address: usize, access: Protection) -> bool {
         self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
     }
 
-    /// Evicts pages after the kernel has refused the program a mapping, if page protection uses up
-    /// the limit. Returns true if the program should retry.
+    /// Evicts pages after the kernel has refused a mapping, if page protection uses up the limit.
+    /// Returns true if the program should retry.
     pub fn free_mappings(&self) -> bool {
         let window = &self.core.memory.window;
         let mut fewest = usize::MAX;
@@ -278,30 +262,28 @@ impl Engine {
         done.min(len)
     }
 
-    /// Maps `len` bytes of fresh memory. `None` if the window is full.
+    /// Maps fresh memory. `None` if the window is full.
     pub fn map(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
         let count = len.div_ceil(PAGE_SIZE) as u64;
         let page = mapping::map(&self.core.memory, count, protection)?;
         Ok(page.map(|page| self.address_of(page)))
     }
 
-    /// Maps `len` bytes of fresh memory with a growth gap ([`Engine::remap`]). `None` if there is
-    /// no space for it.
+    /// Maps fresh memory with a growth gap ([`Engine::remap`]). `None` without space for it.
     pub fn map_growable(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
         let page =
             mapping::map_growable(&self.core.memory, len.div_ceil(PAGE_SIZE) as u64, protection)?;
         Ok(page.map(|page| self.address_of(page)))
     }
 
-    /// Returns the address range of memory with growth gaps. Each such mapping begins at a multiple
-    /// of [`GROWABLE_ALIGN_BYTES`].
+    /// Mappings in this range begin at multiples of [`GROWABLE_ALIGN_BYTES`].
     pub fn growable(&self) -> Range<usize> {
         let Range { start, end } = self.core.memory.space.growable();
         self.address_of(start)..self.address_of(end)
     }
 
-    /// Maps fresh memory exactly at `address`, replacing what is mapped there. Without `replace`,
-    /// returns `Ok(false)` if any of it is in use.
+    /// Maps fresh memory at `address`, replacing what is mapped there. Without `replace`, returns
+    /// `Ok(false)` if any of it is in use.
     pub fn map_at(
         &self,
         address: usize,
@@ -312,8 +294,7 @@ impl Engine {
         mapping::map_at(&self.core, self.pages_of(address, len)?, protection, replace)
     }
 
-    /// Replaces a range by an unmanaged mapping that `place_it` creates. `replace` is as in
-    /// [`Engine::map_at`].
+    /// Replaces a range by an unmanaged mapping that `place_it` creates.
     pub fn map_unmanaged(
         &self,
         address: usize,
@@ -337,13 +318,11 @@ impl Engine {
         mapping::discard(&self.core, self.pages_of(address, len)?)
     }
 
-    /// Changes the protection of a range.
     pub fn protect(&self, address: usize, len: usize, protection: Protection) -> io::Result<()> {
         mapping::protect(&self.core.memory, self.pages_of(address, len)?, protection)
     }
 
-    /// Seals a range, which must be mapped completely: later calls that unmap, move or protect it
-    /// fail with EPERM.
+    /// Seals a completely mapped range (`mseal`).
     pub fn seal(&self, address: usize, len: usize) -> io::Result<()> {
         self.core.memory.space.lock().seal(self.pages_of(address, len)?);
         Ok(())
@@ -354,8 +333,6 @@ impl Engine {
         self.layout(|layout| layout.first_sealed(&(page..page + 1)).is_some())
     }
 
-    /// Returns the address of the first page of a range whose content may not be dropped, because
-    /// it is sealed and not writable.
     pub fn first_kept(&self, address: usize, len: usize) -> Option<usize> {
         let range = self.pages_of(address, len).ok()?;
         self.layout(|layout| layout.first_kept(&range)).map(|page| self.address_of(page))
@@ -365,8 +342,7 @@ impl Engine {
         self.layout(|layout| layout.protection(self.page_of(address)))
     }
 
-    /// Splits a range into segments in address order: (first address, bytes, kind). Parts outside
-    /// the window are omitted.
+    /// Returns segments: (address, bytes, kind). Omits the parts outside the window.
     pub fn segments(&self, address: usize, len: usize) -> Vec<(usize, usize, Kind)> {
         let (base, window_len) = self.window();
         let end = address.saturating_add(len.next_multiple_of(PAGE_SIZE)).min(base + window_len);
@@ -382,7 +358,6 @@ impl Engine {
         segments.into_iter().map(at).collect()
     }
 
-    /// Sets or clears the treatment of a range in forked children.
     pub fn set_at_fork(
         &self,
         address: usize,
@@ -395,12 +370,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns true if the page at `address` has content, resident or not.
     pub fn holds_something(&self, address: usize) -> bool {
         self.core.memory.pages.wait(self.page_of(address)).place() != Place::Vacant
     }
 
-    /// Returns true if all of a range may be accessed as `wanted`.
     pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
         self.pages_of(address, len)
             .is_ok_and(|range| self.layout(|layout| !layout.lacks_permission(&range, wanted)))
@@ -441,14 +414,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets the access order of the 2 MiB chunks completely within a range. The order stays in
-    /// effect until it is set again, even if the range is unmapped.
+    /// Sets the access order of the 2 MiB chunks completely within a range, until set again.
     pub fn set_order(&self, address: usize, len: usize, order: Order) -> io::Result<()> {
         self.core.policies.advised.set(self.pages_of(address, len)?, order);
         Ok(())
     }
 
-    /// Runs background reclaim in the calling thread, until `go_on` returns false.
     pub fn run_reclaim(&self, go_on: impl Fn() -> bool) {
         reclaim::run(&self.core, &self.contexts, go_on);
     }
@@ -469,8 +440,8 @@ impl Engine {
         self.core.policies.readahead.wake();
     }
 
-    /// Runs up to `rounds` rounds of reclaim, until one makes no progress. Returns the number that
-    /// made progress; for tests and benchmarks.
+    /// For tests and benchmarks: runs reclaim until a round makes no progress, and returns the
+    /// number of rounds before it.
     pub fn reclaim_now(&self, rounds: usize) -> usize {
         let mut context = self.contexts.claim_background();
         let _ = self.core.stores.standby.maintain();
@@ -482,13 +453,12 @@ impl Engine {
             .count()
     }
 
-    /// Releases all pages on standby, so that evicted pages are read from the disk; for benchmarks.
+    /// Makes later faults read evicted pages from the disk; for benchmarks.
     pub fn release_standby(&self) {
         while self.core.stores.standby.release() > 0 {}
     }
 
-    /// Flips a bit of the page at `address` if it is in the pool, for tests of error handling.
-    /// Returns true if the page is in the pool.
+    /// For tests: flips a bit of a page in the pool. Returns false if the page is not there.
     pub fn damage(&self, address: usize, bit: usize) -> bool {
         let place = self.core.memory.pages.load(self.page_of(address)).place();
         if let Place::Pool { handle } = place {
@@ -497,12 +467,10 @@ impl Engine {
         matches!(place, Place::Pool { .. })
     }
 
-    /// Returns true if the background thread exists. A forked child has no such thread.
     pub fn has_background(&self) -> bool {
         self.core.background.is_running()
     }
 
-    /// Updates the counters.
     pub fn note_peaks(&self) {
         self.core.report();
     }

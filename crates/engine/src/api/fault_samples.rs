@@ -19,7 +19,6 @@ use std::ops::Range;
 pub struct FaultSample {
     /// Number of faults that the sample represents, including itself.
     pub faults: u64,
-    /// Place of the page before the fault.
     pub tier: Tier,
     pub toucher: Toucher,
     pub waited_ns: u64,
@@ -34,7 +33,6 @@ pub struct FaultSample {
     pub python: Vec<PythonFrame>,
 }
 
-/// A call of a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonFrame {
     pub code: u64,
@@ -46,11 +44,9 @@ pub struct PythonFrame {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonCode {
     pub address: u64,
-    /// The first line of its source.
     pub line: u32,
     /// Its qualified name.
     pub name: String,
-    /// The path of its source.
     pub file: String,
 }
 
@@ -79,21 +75,17 @@ pub struct FaultSamples {
     /// Number of samples dropped because the buffer was full.
     pub missed: u64,
     pub samples: Vec<FaultSample>,
-    /// Blocks that contain the sampled addresses.
     pub blocks: Vec<Block>,
-    /// Python functions on the stacks of the samples.
     pub codes: Vec<PythonCode>,
 }
 
 impl FaultSample {
-    /// Returns the stack word at `address`, or `None` if the sample does not contain it.
     pub fn stack_word(&self, address: u64) -> Option<u64> {
         let distance = u16::try_from(address.checked_sub(self.stack)? / 8).ok()?;
         let at = self.words.binary_search_by_key(&distance, |(distance, _)| *distance).ok()?;
         address.is_multiple_of(8).then_some(self.words[at].1)
     }
 
-    /// Returns the sample's line of the answer, with its newline.
     pub fn line(&self) -> String {
         let FaultSample { faults, tier, toucher, waited_ns, .. } = self;
         let FaultSample { address, instruction, stack, frame, .. } = self;
@@ -157,7 +149,6 @@ fn hexadecimal(text: &str) -> Option<u64> {
 }
 
 impl Block {
-    /// Returns the block's line of the answer, with its newline.
     pub fn line(&self) -> String {
         let Range { start, end } = &self.range;
         format!("block {start:x} {} {:x}\n", end - start, self.caller)
@@ -173,7 +164,6 @@ impl Block {
 }
 
 impl PythonCode {
-    /// Returns the function's line of the answer, with its newline.
     pub fn line(&self) -> String {
         let PythonCode { address, line, name, file } = self;
         format!("code {address:x} {line} {name}\t{file}\n")
@@ -196,7 +186,7 @@ impl FaultSamples {
         [missed].into_iter().chain(samples).chain(blocks).chain(codes).collect()
     }
 
-    /// Parses an answer; unknown lines are ignored.
+    /// Ignores unknown lines.
     pub fn parse(body: &str) -> FaultSamples {
         let mut all = FaultSamples::default();
         for (name, rest) in pairs(body) {

@@ -8,14 +8,13 @@ use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
 pub struct LiveSetting {
     pub key: &'static str,
-    /// Accepted values, as text for users.
     pub values: &'static str,
     pub meaning: &'static str,
     get: fn(&Engine) -> String,
     set: fn(&Engine, &str) -> Result<(), String>,
 }
 
-/// All settings, in display order.
+/// In display order.
 pub const LIVE_SETTINGS: [LiveSetting; 6] = [
     LiveSetting {
         key: "bounce.peak",
@@ -88,12 +87,10 @@ pub const LIVE_SETTINGS: [LiveSetting; 6] = [
     },
 ];
 
-/// Returns a setting's value; fails with a message if there is no such setting.
 pub fn get(engine: &Engine, key: &str) -> Result<String, String> {
     find(key).map(|setting| (setting.get)(engine))
 }
 
-/// Changes a setting. On failure returns a message and changes nothing.
 pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
     let setting = find(key)?;
     (setting.set)(engine, value).map_err(|why| format!("{key}: {why}"))
@@ -144,7 +141,6 @@ fn by_area(values: impl Iterator<Item = String>) -> String {
 /// Units of a time, largest first, in ns.
 const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
-/// Parses a value of `io.poll_sleep`. On failure returns a message with the accepted values.
 pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
     if text == "auto" {
         return Ok(Sleep::Adaptive);
@@ -167,7 +163,6 @@ fn parse_ns(text: &str) -> Option<u32> {
     count.parse::<u32>().ok().filter(|_| is_plain)?.checked_mul(unit_ns)
 }
 
-/// Formats a value as [`parse_sleep`] parses it.
 pub fn show_sleep(sleep: Sleep) -> String {
     match sleep {
         Sleep::Adaptive => "auto".to_string(),

@@ -1,5 +1,4 @@
-//! Opens the storage of the configured areas: directories, named areas (of this process or shared
-//! by its tree), and areas on a cluster of servers.
+//! Opens the storage of the configured swap areas.
 
 use crate::api::settings::{AreaSpec, Inherited};
 use crate::store::io::{FileDevice, MirrorDevice, RemoteDevice};
@@ -44,9 +43,8 @@ pub enum OpenError {
     Unreachable { path: PathBuf },
 }
 
-/// Opens the areas. Areas without a priority come after all others, in the given order, as with
-/// `swapon`. `tables` are for areas shared by a tree of processes. Yields an error in place of each
-/// area that is not usable.
+/// Yields an error in place of each area that is not usable. `tables` are for areas shared by a
+/// tree of processes.
 pub fn open<'s>(
     specs: &'s [AreaSpec],
     tables: Option<&'s ClusterTables>,
@@ -90,21 +88,18 @@ pub fn open<'s>(
     })
 }
 
-/// Returns the discard mode of a named area. A swap file is never discarded, because a file with
-/// holes is not a valid swap file. Blocks of a raw file are discarded on its device and stay
-/// allocated to the file.
+/// Returns the discard mode of a named area: none for a swap file, which may not have holes. Blocks
+/// of a raw file are discarded on its device and stay allocated to the file.
 pub fn discard_of(area: &Activated, is_raw: bool, asked: Discard) -> Discard {
     if area.is_device || is_raw { asked } else { Discard::None }
 }
 
-/// Returns the pages described by a header, at their offsets in the file or device.
 fn pages_of(header: &Header) -> FixedPages {
     let whole = BlockExtent { page: 0, pages: header.pages(), block: 0 };
     raw::pages_of(header, &[whole])
 }
 
-/// Returns the pages and the table of a shared area, given its inherited file. Returns `None` if
-/// the descriptor was reused or the area has changed.
+/// Returns `None` if the descriptor was reused or the area has changed.
 fn shared_pages(file: &SwapFile, number: i32, tables: &ClusterTables) -> Option<SharedPages> {
     let pages = Arc::new(pages_of(&read_header(file)?));
     let table = tables.table(shared_area(file, pages.pages))?;
@@ -114,9 +109,8 @@ fn shared_pages(file: &SwapFile, number: i32, tables: &ClusterTables) -> Option<
     Some(SharedPages { pages, table, mark, file, inherited: number, raw })
 }
 
-/// Opens a shared area by an inherited descriptor. Reopens it for this process if permitted, else
-/// uses the inherited open file. Returns `None` if the descriptor was reused, or the area has
-/// changed.
+/// Opens a shared area by an inherited descriptor, which it reopens for this process if permitted.
+/// Returns `None` as [`shared_pages`] does.
 fn shared(
     spec: &AreaSpec,
     number: i32,
@@ -140,9 +134,8 @@ fn shared(
     Some(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
 }
 
-/// Opens a shared raw area: the device below an inherited file. The blocks of the file must be the
-/// verified ones. The tree inherits only the file, so each process needs permission to open the
-/// device.
+/// Opens the device below an inherited file, whose blocks must be the verified ones. The tree
+/// inherits only the file, so each process needs permission to open the device.
 fn raw(
     spec: &AreaSpec,
     file: Arc<SwapFile>,
@@ -168,7 +161,6 @@ fn raw(
     Ok(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
 }
 
-/// Reads the header of an area that was validated before.
 fn read_header(file: &SwapFile) -> Option<Header> {
     // Aligned, as O_DIRECT requires.
     let mut page = Box::new(Page([0; PAGE_SIZE]));
@@ -182,8 +174,7 @@ fn shared_area(file: &SwapFile, pages: u64) -> SharedArea {
     SharedArea { device, inode, clusters: pages.div_ceil(CLUSTER_SLOTS as u64) as usize }
 }
 
-/// Marks an area that `softswap run` has claimed for its tree. Fails if its file system does not
-/// support locks.
+/// Marks an area claimed for the tree. Fails if its file system does not support locks.
 pub fn claim_for_tree(area: &Activated) -> std::io::Result<SharedArea> {
     open_mark::put(&area.file, MARK_OF_TREE)?;
     Ok(shared_area(&area.file, area.header.pages()))

@@ -1,13 +1,8 @@
-//! Start settings of an engine. To add a setting: a line in the table `settings!` below, an option
-//! in `crates/cli/src/run/options.rs`, and a new reference table (CONTRIBUTING.md, step 3). A size,
-//! or an option with another name, also needs a case in `crates/cli/src/run/resolve.rs`, a setting
-//! that changes at run time one in `live_settings.rs`, and one for pools a method in
-//! `crates/softswap/src/builder.rs`. A setting of the command alone needs no line here, but a field
-//! of `Resolved` in `resolve.rs`.
+//! Start settings of an engine. CONTRIBUTING.md lists the steps to add one. A setting of the
+//! command alone has no line here, but a field of `Resolved` in `crates/cli/src/run/resolve.rs`.
 //!
-//! `softswap run` combines flags, environment and file into one [`Config`]. It passes the `Config`
-//! to the runtime in environment variables with their own prefix ([`Config::to_env`]), so the
-//! runtime does not parse user input.
+//! `softswap run` combines flags, environment and file into one [`Config`], and passes it to the
+//! runtime in environment variables ([`Config::to_env`]). So the runtime parses no user input.
 
 use crate::codec::Choice;
 use crate::policy::mechanism::Without;
@@ -35,8 +30,7 @@ pub const SPARE_BYTES: u64 = 6 << 20;
 pub enum Inherited {
     /// A file or device shared by the tree ([`Config::tables_fd`]).
     File(i32),
-    /// A file shared by the tree and written through the block device, and the fingerprint of its
-    /// verified block map.
+    /// A file written through the block device, and the fingerprint of its verified block map.
     Raw(i32, Fingerprint),
     /// The request queue to the helper of a cluster of servers.
     RequestQueue(i32),
@@ -83,7 +77,6 @@ impl FromStr for Inherited {
     }
 }
 
-/// Configuration of one swap area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AreaSpec {
     /// A directory, for an unlinked file in it; a swap file or device; or a cluster, as displayed.
@@ -91,16 +84,14 @@ pub struct AreaSpec {
     /// Maximum size of a file in a directory, in bytes; `None`: free space minus the reserve.
     pub limit_bytes: Option<u64>,
     /// Areas with a higher priority are filled first. `None`: after all that have one, in the given
-    /// order.
+    /// order, as with `swapon`.
     pub priority: Option<u16>,
-    /// Time at which unused storage is discarded.
     pub discard: Discard,
-    /// Method by which a thread waits for a single page; `None`: the general setting.
+    /// Method by which a thread waits for a single page; `None`: [`Config::poll`].
     pub poll: Option<Mode>,
-    /// Use the blocks of a swap file on its device. Only for `softswap run`, which verifies where
-    /// the blocks are and passes [`Inherited::Raw`] to the runtime.
+    /// Use the file's blocks on its device. Only for `softswap run`, which verifies the blocks and
+    /// passes [`Inherited::Raw`] to the runtime.
     pub raw: bool,
-    /// Descriptor that the tree inherits from `softswap run`, if any.
     pub inherited: Option<Inherited>,
 }
 
@@ -117,8 +108,6 @@ impl AreaSpec {
         }
     }
 
-    /// Returns the effective priority of the area with number `order`. Areas without a priority
-    /// come after all others, in the given order, as with `swapon`.
     pub(crate) fn priority_among(&self, order: usize) -> i32 {
         self.priority.map_or(-1 - order as i32, i32::from)
     }
@@ -154,9 +143,7 @@ impl AreaSpec {
 /// Turns of the processes of a tree that thrashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turns {
-    /// Processes take turns while the tree thrashes.
     Auto,
-    /// Processes never take turns.
     Off,
 }
 
@@ -179,8 +166,8 @@ impl FromStr for Turns {
 }
 
 /// The table of settings. A line is a field of [`Config`] with its default, and the variable that
-/// passes it to the runtime. The option of `softswap run` with the field's name sets it. (Sizes,
-/// and options with other names, are set in the command's `run/resolve.rs`.)
+/// passes it to the runtime. The option with the field's name sets it. (Sizes, and options with
+/// other names, are set in the command's `run/resolve.rs`.)
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
         #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,11 +175,9 @@ macro_rules! settings {
             $($(#[doc = $doc])+ pub $field: $type,)+
             /// Swap areas, at least one.
             pub areas: Vec<AreaSpec>,
-            /// Descriptor of the shared statistics page, inherited from `softswap run`.
             pub stats_fd: Option<i32>,
             /// PID of the process that reads the statistics page. Only its direct child uses that page.
             pub supervisor_pid: Option<i32>,
-            /// Descriptor of the ledger of a tree that shares one budget.
             pub ledger_fd: Option<i32>,
             /// Descriptor of the tables with the owners of clusters in shared areas.
             pub tables_fd: Option<i32>,
@@ -215,13 +200,11 @@ macro_rules! settings {
         }
 
         impl Config {
-            /// Returns true if the table has a setting of that name.
             pub fn has(name: &str) -> bool {
                 [$(stringify!($field)),+].contains(&name)
             }
 
-            /// Parses and sets the setting of that name, if there is one. On failure returns the
-            /// problem with the text.
+            /// Parses and sets the setting of that name, if there is one.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
                 match name {
                     $(stringify!($field) => {
@@ -287,7 +270,6 @@ settings! {
     RECORD record: String = String::new();
 }
 
-/// Prefix of the variables that carry a [`Config`] to the runtime.
 pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
 
 impl Config {
@@ -311,9 +293,8 @@ impl Config {
         env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
     }
 
-    /// Parses the variables of [`Config::to_env`]. `lookup` gets names without the prefix. Returns
-    /// `None` if there is no configuration (MEMORY is absent or empty). On failure returns the name
-    /// of the invalid variable.
+    /// Parses the variables of [`Config::to_env`]. `None` if MEMORY is absent or empty. On failure
+    /// returns the name of the invalid variable.
     pub fn from_env(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Option<Result<Config, &'static str>> {
@@ -347,8 +328,7 @@ impl Config {
     }
 }
 
-/// Returns the addresses of the tree's window and gate from the same variables, also for a program
-/// without an engine. `None` if absent or invalid.
+/// Returns the tree's window and gate, also for a program without an engine. `None` if invalid.
 pub fn bases(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
     lookup("PLACE")?.parse().ok()
 }

@@ -1,8 +1,7 @@
 //! Estimated likelihood of an event, learnt from single cases.
 //!
-//! A word holds the likelihood in its low 16 bits and a count of decisions above them. Every few
-//! decisions the unlikely choice is tried anyway, because behaviour changes. Concurrent updates may
-//! be lost.
+//! A word holds the likelihood in its low 16 bits and a count of decisions above them. Concurrent
+//! updates may be lost.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -12,19 +11,17 @@ pub(crate) const CERTAIN: u32 = 256;
 const WEIGHT_SHIFT: u32 = 4;
 const LIKELY_BITS: u32 = 16;
 
-/// Returns the likelihood, 0 to [`CERTAIN`].
 pub(crate) fn likelihood(estimate: &AtomicU32) -> u32 {
     estimate.load(Relaxed) & ((1 << LIKELY_BITS) - 1)
 }
 
-/// Counts one decision. Returns true once in `every` calls, when the estimate should be tested.
+/// Returns true once in `every` calls: try the unlikely choice then, because behaviour changes.
 pub(crate) fn is_probe(estimate: &AtomicU32, every: u32) -> bool {
     debug_assert!(every.is_power_of_two(), "the count wraps around");
     let skipped = estimate.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
     skipped % every == every - 1
 }
 
-/// Records one case.
 pub(crate) fn note(estimate: &AtomicU32, happened: bool) {
     let seen = estimate.load(Relaxed);
     let likely = seen & ((1 << LIKELY_BITS) - 1);

@@ -1,8 +1,7 @@
 //! Counters of one engine, in memory shared with `softswap run`.
 //!
 //! The shared page outlives the program, so a summary can be printed even after `kill -9`. Counters
-//! are relaxed adds; no decision depends on them. Latencies are counted in log-linear buckets, 4
-//! per power of two in ns.
+//! are relaxed adds; no decision depends on them.
 
 use crate::base::transfer_size;
 use softswap_sys::faults::Faults;
@@ -17,24 +16,18 @@ pub(crate) const STATS_VERSION: u64 = 18;
 pub enum Tier {
     /// Never touched before: a page of zeroes was installed.
     Zero = 0,
-    /// Staged, not yet stored: rescued.
     Staged = 1,
     /// Stored in the swap area with a copy on the standby list: taken from DRAM.
     Standby = 2,
-    /// Same-filled: the page was filled with its word.
     SameFilled = 3,
-    /// Decompressed from the pool.
     Pool = 4,
-    /// Read from the swap area.
     Disk = 5,
 }
 
-/// All tiers, in the order of their numbers.
 pub const TIERS: [Tier; 6] =
     [Tier::Zero, Tier::Staged, Tier::Standby, Tier::SameFilled, Tier::Pool, Tier::Disk];
 
 impl Tier {
-    /// The tier's name in reports.
     pub fn name(self) -> &'static str {
         ["zero", "staged", "standby", "filled", "pool", "disk"][self as usize]
     }
@@ -42,7 +35,6 @@ impl Tier {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Index of a counter in the shared page.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Counter { $($(#[$doc])* $name),* }
@@ -56,55 +48,44 @@ counters! {
     BudgetBytes,
     BudgetPeakBytes,
     ResidentPeakBytes,
-    /// Peak of the compressed pool (whole slabs), in bytes.
+    /// In whole slabs.
     PoolPeakBytes,
-    /// Peak of swap slots in use, in bytes.
     DiskPeakBytes,
-    /// Peak of all memory charged to the budget, in bytes.
+    /// All memory charged to the budget.
     UsedPeakBytes,
-    /// Fixed part of the budget: contexts, staging, bounce, rings, in bytes.
+    /// Contexts, staging frames, bounce buffers and rings.
     FixedBytes,
-    /// Peak of entry tables and page tables, in bytes.
+    /// Entry tables and page tables.
     MetadataPeakBytes,
-    /// Peak of memory mapped in the managed window, in bytes.
+    /// Memory mapped in the managed window.
     MappedPeakBytes,
     /// Pages evicted by reclaim.
     PagesOut,
-    /// Evicted pages that are same-filled.
     PagesSameFilled,
-    /// Evicted pages that were compressed into the pool.
     PagesPooled,
     /// Compressed size of [`Counter::PagesPooled`], in bytes.
     PooledBytes,
-    /// Pages written to the swap area.
     PagesWritten,
     BytesWritten,
-    /// Pages read from the swap area.
     PagesRead,
     BytesRead,
-    /// Pages read ahead of a touch.
     PagesReadAhead,
     /// Time that program threads waited for pages, in ns.
     StalledNs,
-    /// Direct reclaims by program threads.
     DirectReclaims,
     /// Reclaim batches that program threads ran ahead of demand.
     ReclaimedAhead,
-    /// System calls caught by the guard.
     GuardedCalls,
     /// Failed writes; the page stayed in memory.
     WriteErrors,
     /// Failed reads; the program was stopped.
     ReadErrors,
-    /// Pages whose checksum or seal did not match.
     ChecksumErrors,
     /// 1 if io_uring is in use, 0 for pread/pwrite.
     UsesIoUring,
-    /// 1 if the swap file is open with O_DIRECT.
     UsesDirectIo,
     /// 1 if UFFDIO_MOVE is used to unmap pages.
     UsesMove,
-    /// Current size of the swap files, in bytes.
     SwapFileBytes,
     /// The [`StopReason`] for which the engine stopped the program, 0 if it did not.
     StopReason,
@@ -112,7 +93,6 @@ counters! {
     UsesDevicePolling,
     /// Single-page reads that could have been polled.
     IoConsidered,
-    /// Considered reads that polled.
     IoPolled,
     /// Polled reads that completed during the poll.
     IoPollHit,
@@ -122,7 +102,6 @@ counters! {
     IoOverslept,
     /// CPU time of synchronous reads, in ns; estimated from one in 16.
     IoWaitCpuNs,
-    /// Threads started by the engine.
     EngineThreads,
     /// Slots retired after a failed write.
     SlotsRetired,
@@ -130,36 +109,29 @@ counters! {
     AreasFailed,
     /// Pages moved away from failed areas.
     PagesMoved,
-    /// Bytes of swap areas discarded.
     DiscardedBytes,
     /// Areas where a discard failed; they get no further discards.
     DiscardErrors,
     /// Bytes returned to the file system by shrinking swap files.
     ShrunkBytes,
-    /// Number of swap areas.
     Areas,
     /// Stores refused by the pool at its limit.
     PoolLimitHits,
     /// Pages not offered to the pool because it was full or the budget had no free memory.
     PoolRefusals,
-    /// Pages written to the disk without being offered to the pool: pages of streams, and pages
-    /// whose storage in a full pool would save too few reads.
+    /// Pages that bypassed the pool: of streams, or because a full pool would save too few reads.
     PoolPassed,
-    /// Pages written back from the pool to the swap area.
     PagesWrittenBack,
     /// Pages moved from sparse slabs of the pool into gaps of other slabs.
     PagesCompacted,
-    /// Objects in the pool at the last sample.
     PoolObjects,
-    /// Size of these objects, in bytes.
+    /// Size of the pool's objects.
     PoolStoredBytes,
-    /// Slabs in use at the last sample, in bytes.
+    /// Size of the slabs in use.
     PoolUsedBytes,
-    /// Limit of the slabs in use, in bytes.
     PoolLimitBytes,
     /// Pages written compressed; usually several share a slot.
     PagesPacked,
-    /// Slots written with compressed pages.
     SlotsPacked,
     /// Pages that no codec compressed enough for the pool.
     PagesIncompressible,
@@ -169,19 +141,15 @@ counters! {
     UsesFixedBuffers,
     /// Capacity of the bounce pools, in slots of one page.
     BounceSlots,
-    /// Slots of the bounce pools in use at the last sample.
     BounceUsed,
     /// Sum over the areas of the peak of slots in use.
     BouncePeakSlots,
     /// Slots in bounce buffers allocated for a single use, at the last sample.
     BounceTransient,
-    /// Bounce buffers taken from pools.
     BounceTakes,
     /// Bounce buffers allocated for a single use.
     BounceLent,
-    /// Requests for a bounce buffer that no pool could serve.
     BounceMisses,
-    /// Areas searched for bounce buffers.
     BounceAreasVisited,
     /// Searches repeated because of another thread's change.
     BounceContended,
@@ -189,7 +157,6 @@ counters! {
     BounceGrown,
     /// Bounce pools removed.
     BounceReleased,
-    /// 1 if the swap areas are encrypted.
     Encrypts,
     /// 1 if the kernel might swap out a key.
     KeyUnlocked,
@@ -205,25 +172,18 @@ counters! {
     WindowsReached,
     /// Background readahead windows whose stream was lost.
     WindowsLost,
-    /// Pages swapped in that kept their copy in the pool.
     PoolCopiesKept,
-    /// Copies in the pool freed because the page was written.
     PoolCopiesWritten,
     /// Copies in the pool freed to shrink the pool.
     PoolCopiesShed,
-    /// Pages evicted to their copy in the pool without compression.
     PoolPagesUnchanged,
-    /// Memory charged to the budget at the last sample, in bytes.
     UsedBytes,
     /// SIGBUS and SIGSYS passed on to the program.
     SignalsPassedOn,
     /// 1 while the process has no engine because its committed memory fits the budget.
     Asleep,
-    /// Resident pages at the last sample, in bytes.
     ResidentBytes,
-    /// Swap slots in use at the last sample, in bytes.
     DiskBytes,
-    /// Memory mapped in the managed window at the last sample, in bytes.
     MappedBytes,
     /// 1 if all swap areas are in the memory of other machines.
     IsRemote,
@@ -231,19 +191,15 @@ counters! {
     FaultMechanism,
     /// Mappings created by page protection at the last sample; 0 with userfaultfd.
     Mappings,
-    /// Peak of the mappings created by page protection.
     MappingsPeak,
-    /// Limit of the mappings created by page protection, at the last sample.
     MappingsLimit,
-    /// Largest block or mapping that the program has allocated, in bytes. Reservations do not
-    /// count.
+    /// Of the blocks and mappings that the program has allocated; reservations do not count.
     LargestBlockBytes,
     /// Time that program threads waited for a turn, in ns; part of [`Counter::StalledNs`].
     TurnWaitNs,
 }
 
-/// Reason for which the engine stopped the program, for the summary. The message on standard error
-/// has the details.
+/// Reason for which the engine stopped the program, for the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum StopReason {
@@ -267,7 +223,6 @@ impl StopReason {
         StopReason::InternalError,
     ];
 
-    /// Returns the reason recorded in [`Counter::StopReason`].
     pub fn from_code(code: u64) -> Option<StopReason> {
         Self::ALL.into_iter().find(|it| *it as u64 == code)
     }
@@ -293,15 +248,12 @@ pub enum Return {
     Pool = 0,
     /// On the disk, compressible.
     Disk = 1,
-    /// On the disk, incompressible.
     Incompressible = 2,
 }
 
-/// All kinds of returns, in the order of their numbers.
 pub const RETURN_KINDS: [Return; 3] = [Return::Pool, Return::Disk, Return::Incompressible];
 
 impl Return {
-    /// Returns the name used in reports.
     pub fn name(self) -> &'static str {
         ["pool", "disk", "incompressible"][self as usize]
     }
@@ -310,14 +262,11 @@ impl Return {
 /// Latency buckets: 4 per power of two, from 1 ns.
 pub const BUCKETS: usize = 4 * 40;
 const HISTOGRAMS_AT: usize = 96;
-/// First of the histograms of refault distances (pages evicted between a page's eviction and its
-/// refault).
+/// First histogram of refault distances (pages evicted between eviction and refault).
 const RETURNS: usize = TIERS.len() + transfer_size::BUCKETS;
-/// Words in the shared statistics area.
 pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (RETURNS + RETURN_KINDS.len());
 const _: () = assert!(COUNTERS <= HISTOGRAMS_AT);
 
-/// Counters and latency histograms of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
     words: &'static [AtomicU64],
@@ -330,7 +279,6 @@ impl Stats {
         Stats { words }
     }
 
-    /// Returns counters of zero, whose memory is never freed.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Stats {
         Stats::new((0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak())
@@ -366,7 +314,6 @@ impl Stats {
         counters.into_iter().for_each(|counter| self.set(counter, 0));
     }
 
-    /// Raises a counter to `value` if it is lower.
     pub fn peak(&self, counter: Counter, value: u64) {
         let word = &self.words[counter as usize];
         if word.load(Relaxed) < value {
@@ -383,20 +330,17 @@ impl Stats {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).sum()
     }
 
-    /// Returns the time that threads waited for faults served from `tier`, in ns, using the middle
-    /// of each bucket.
+    /// Estimates the time that threads waited for a tier's faults by the middle of each bucket.
     pub fn waited_ns(&self, tier: Tier) -> u64 {
         let buckets = self.histogram(tier as usize).iter().enumerate();
         buckets.map(|(bucket, count)| count.load(Relaxed).saturating_mul(middle_of(bucket))).sum()
     }
 
-    /// Returns the latency quantile (0..=1) of the tier's faults, in ns (the middle of its bucket);
-    /// `None` without faults.
+    /// Returns a latency quantile (0..=1) of the tier's faults; `None` without faults.
     pub fn fault_quantile_ns(&self, tier: Tier, quantile: f64) -> Option<u64> {
         quantile_ns(self.histogram(tier as usize), quantile)
     }
 
-    /// Returns the number of the tier's faults in each bucket.
     pub fn fault_counts(&self, tier: Tier) -> Vec<u64> {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).collect()
     }
@@ -406,18 +350,15 @@ impl Stats {
         self.histogram(TIERS.len() + bucket)[bucket_of(ns)].fetch_add(1, Relaxed);
     }
 
-    /// Returns the number of transfers in an I/O bucket.
     pub fn transfers(&self, bucket: usize) -> u64 {
         self.histogram(TIERS.len() + bucket).iter().map(|word| word.load(Relaxed)).sum()
     }
 
-    /// Returns the duration quantile (0..=1) of an I/O bucket's transfers, in ns (the middle of its
-    /// histogram bucket); `None` without transfers.
+    /// As [`Stats::fault_quantile_ns`], for the transfers of an I/O bucket.
     pub fn io_quantile_ns(&self, bucket: usize, quantile: f64) -> Option<u64> {
         quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
     }
 
-    /// Records a refault and its distance: the pages evicted since the page's own eviction.
     pub(crate) fn record_return(&self, from: Return, left: u64) {
         self.histogram(RETURNS + from as usize)[bucket_of(left)].fetch_add(1, Relaxed);
     }
@@ -451,7 +392,6 @@ fn quantile_ns(histogram: &[AtomicU64], quantile: f64) -> Option<u64> {
     None
 }
 
-/// Returns the bucket of a latency: four per octave.
 pub fn bucket_of(ns: u64) -> usize {
     let ns = ns.max(4);
     let octave = 63 - ns.leading_zeros() as usize;
@@ -459,7 +399,6 @@ pub fn bucket_of(ns: u64) -> usize {
     (octave * 4 + quarter).min(BUCKETS - 1)
 }
 
-/// Returns the smallest latency of a bucket, in ns.
 pub fn bucket_floor(index: usize) -> u64 {
     let (octave, quarter) = (index / 4, index as u64 % 4);
     if octave < 2 {

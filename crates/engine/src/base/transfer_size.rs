@@ -4,8 +4,7 @@
 pub const BUCKETS: usize = 16;
 const SECTOR_BYTES: usize = 512;
 
-/// Returns the bucket of a transfer. Sizes are powers of two from 512 bytes to 64 KiB; larger
-/// transfers use the last.
+/// Sizes are powers of two from 512 bytes to 64 KiB; larger transfers use the last bucket.
 pub(crate) fn bucket_of(is_write: bool, bytes: usize) -> usize {
     let sectors = (bytes / SECTOR_BYTES).max(1);
     let size = (sectors.ilog2() as usize).min(BUCKETS / 2 - 1);

@@ -6,7 +6,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Configured compressor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// `auto`: LZ4 while the pool has plenty of free space, zstd afterwards.
@@ -40,7 +39,6 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Error for a text that names no compressor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to \
@@ -65,7 +63,6 @@ impl FromStr for Choice {
     }
 }
 
-/// The current choice: read for each page, changed at any time.
 #[derive(Debug)]
 pub struct Selector(AtomicU8);
 
@@ -91,7 +88,6 @@ impl Selector {
         }
     }
 
-    /// Changes the choice for pages evicted later.
     pub fn set(&self, choice: Choice) {
         self.0.store(code_of(choice), Relaxed);
     }

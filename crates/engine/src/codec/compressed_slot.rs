@@ -9,8 +9,7 @@
 //!  before them       the second part, and so on
 //! ```
 //!
-//! The page is sealed like any other. The parser nevertheless checks all bounds, so no input makes
-//! it access memory outside the page.
+//! The page is sealed like any other. The parser nevertheless checks all bounds.
 
 const PAGE_BYTES: usize = 4096;
 const COUNT_BYTES: usize = 2;
@@ -24,7 +23,6 @@ pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
 
 const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 
-/// The page is not a compressed slot, or has no such part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the slot has no part {part}")]
 pub struct NoPart {
@@ -39,10 +37,8 @@ pub struct SlotPacker {
 }
 
 impl SlotPacker {
-    /// A packer that accepts no parts.
     pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
-    /// Returns true if a part of this size fits into the remaining space.
     pub fn fits(&self, part_bytes: usize) -> bool {
         let to = COUNT_BYTES + self.content_bytes + part_bytes;
         let table = ENTRY_BYTES * (self.count + 1);
@@ -50,7 +46,7 @@ impl SlotPacker {
     }
 
     /// Appends a part to `page`, which must hold the earlier parts, and returns its number. If the
-    /// part does not fit, returns `None` and changes nothing. `tag` is below 16.
+    /// part does not fit, returns `None` and changes nothing.
     pub fn add(&mut self, page: &mut [u8; PAGE_BYTES], tag: u8, bytes: &[u8]) -> Option<u8> {
         if bytes.is_empty() || !self.fits(bytes.len()) {
             return None;
@@ -69,7 +65,7 @@ impl SlotPacker {
     }
 }
 
-/// Returns the tag and the bytes of one part of a page. Fails if the page has no such part.
+/// Returns the tag and the bytes of one part of a page.
 pub fn part(page: &[u8], part: u8) -> Result<(u8, &[u8]), NoPart> {
     let index = usize::from(part);
     page.first_chunk().and_then(|page| find(page, index)).ok_or(NoPart { part: index })

@@ -14,10 +14,8 @@ pub(super) const NODE_BYTES: usize = 32;
 /// Levels below the root.
 const DEPTH: u32 = u32::BITS;
 
-/// A node of the tree. A leaf is a key.
 pub(super) type Node = [u8; NODE_BYTES];
 
-/// Returns the child of a node on the given side.
 fn below(node: &Node, right: bool) -> Zeroizing<Node> {
     const LABEL: &[u8] = b"softswap key epoch";
     let mut block = Zeroizing::new([0; LABEL.len() + NODE_BYTES + 1]);
@@ -31,7 +29,6 @@ fn below(node: &Node, right: bool) -> Zeroizing<Node> {
     child
 }
 
-/// Returns true if the path to an epoch turns right at a level.
 fn turns_right(epoch: u32, level: u32) -> bool {
     epoch >> (DEPTH - 1 - level) & 1 == 1
 }
@@ -46,7 +43,6 @@ pub(super) fn key(root: &Node, epoch: u32) -> Zeroizing<Node> {
     leaf(root, 0, epoch)
 }
 
-/// Nodes from which the keys of all epochs up to `epoch` derive.
 pub(super) struct Cover {
     epoch: u32,
     /// The left sibling at each level where the path to `epoch` turns right.

@@ -1,9 +1,7 @@
-//! Page compression. Page-out compresses a page that is not same-filled; page-in decompresses it
-//! into the frame to install. The compressed bytes are one bare LZ4 block or one zstd frame. The
-//! pool or the compressed slot stores the codec's tag, the length and the position.
+//! Page compression. The compressed bytes are one bare LZ4 block or one zstd frame. The pool or the
+//! compressed slot stores the codec's tag, the length and the position.
 //!
-//! All working memory is in the caller's [`Scratch`], because page-out and page-in may run in a
-//! signal handler.
+//! All working memory is in the caller's [`Scratch`], because the caller may be a signal handler.
 
 pub mod same_filled;
 pub mod compressed_slot;
@@ -23,25 +21,20 @@ use thiserror::Error;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Maximum compressed size. A page that compresses to more counts as incompressible: the DRAM saved
-/// does not pay for compressing and decompressing it.
+/// A page that compresses to more counts as incompressible: the DRAM saved would not pay off.
 pub const MAX_COMPRESSED_BYTES: usize = 3072;
 
-/// Format of a compressed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
-    /// Fast both ways.
     Lz4 = 0,
-    /// Smaller, and slower both ways.
     Zstd = 1,
 }
 
 impl Codec {
-    /// All codecs, in the order of their tags.
+    /// In the order of their tags.
     pub const ALL: [Codec; 2] = [Codec::Lz4, Codec::Zstd];
 
-    /// Returns the two-bit tag stored with a compressed page.
     pub fn tag(self) -> u8 {
         self as u8
     }
@@ -57,7 +50,7 @@ impl Codec {
 
 const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 
-/// Compressor: a codec and its level. Decompression does not need the level.
+/// A codec and its level, which decompression does not need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compressor {
     Lz4,
@@ -68,7 +61,6 @@ pub enum Compressor {
 }
 
 impl Compressor {
-    /// Returns the codec that decompresses its output.
     pub fn codec(self) -> Codec {
         match self {
             Compressor::Lz4 => Codec::Lz4,
@@ -77,8 +69,8 @@ impl Compressor {
     }
 }
 
-/// Working memory of the codecs, reused for one page after another. LZ4's 16 KiB are inline. zstd's
-/// memory is reserved address space; it is counted when zstd first uses it.
+/// Working memory of the codecs: LZ4's 16 KiB inline, and reserved address space for zstd, which is
+/// counted when zstd first uses it.
 pub struct Scratch {
     lz4: lz4::State,
     compressor: zstd::Compressor,
@@ -87,7 +79,6 @@ pub struct Scratch {
     workspaces: Arc<Workspaces>,
 }
 
-/// Memory used by all scratches of an engine.
 #[derive(Debug, Default)]
 pub struct Workspaces {
     touched_bytes: AtomicUsize,
@@ -95,13 +86,11 @@ pub struct Workspaces {
 }
 
 impl Workspaces {
-    /// Returns the memory in use outside the scratches themselves, in bytes.
     pub(crate) fn touched_bytes(&self) -> usize {
         self.touched_bytes.load(Relaxed)
     }
 
-    /// Records that a page compressed with this codec is stored: any scratch may have to decompress
-    /// it.
+    /// Any scratch may have to decompress a stored page.
     pub(crate) fn note_stored(&self, codec: Codec) {
         if codec == Codec::Zstd && !self.is_zstd_stored.load(Relaxed) {
             self.is_zstd_stored.store(true, Relaxed);
@@ -110,8 +99,7 @@ impl Workspaces {
 }
 
 impl Scratch {
-    /// Creates a scratch that counts its additional memory in `workspaces`. Fails if no address
-    /// space is left.
+    /// Counts its additional memory in `workspaces`. Fails if no address space is left.
     pub fn new(workspaces: Arc<Workspaces>) -> io::Result<Scratch> {
         Ok(Scratch {
             lz4: lz4::State::new(),
@@ -122,8 +110,7 @@ impl Scratch {
         })
     }
 
-    /// Returns the additional memory needed to compress with `compressor`, in bytes. It must be
-    /// available before compression.
+    /// Returns the additional memory that must be available before compression, in bytes.
     pub(crate) fn bytes_to_compress(&self, compressor: Compressor) -> usize {
         match compressor {
             Compressor::Lz4 => 0,
@@ -131,8 +118,7 @@ impl Scratch {
         }
     }
 
-    /// Returns the additional memory needed to decompress any stored page, in bytes. It must be
-    /// available before [`Scratch::open`].
+    /// Returns the additional memory that must be available before [`Scratch::open`], in bytes.
     pub(crate) fn bytes_to_decompress(&self) -> usize {
         if !self.workspaces.is_zstd_stored.load(Relaxed) {
             return 0;
@@ -166,8 +152,7 @@ pub enum CodecError {
     UnknownTag { tag: u8 },
 }
 
-/// Compresses `page` to the start of `out` and returns the compressed length. Returns `None` if
-/// `out` is too short; the content of `out` is then undefined.
+/// Returns the compressed length. `None` if `out` is too short; its content is undefined then.
 pub fn compress(
     compressor: Compressor,
     page: &[u8; PAGE_BYTES],
@@ -184,7 +169,7 @@ pub fn compress(
     }
 }
 
-/// Decompresses into `page`. After an error the content of `page` is arbitrary.
+/// After an error the content of `page` is arbitrary.
 pub fn decompress(
     codec: Codec,
     compressed: &[u8],

@@ -1,15 +1,13 @@
-//! The same-filled check. A page whose words are all equal is stored as that word in its entry if
-//! the word can be encoded in 58 bits. Page-in then writes the word 512 times.
+//! The same-filled check. A page of equal words is stored as that word in its entry if the word can
+//! be encoded in 58 bits.
 //!
-//! Comparing the first and last word rejects nearly all other pages before a sequential read. The
-//! rest is compared with the widest registers available, at the speed of memory.
+//! Comparing the first and last word rejects nearly all other pages before a sequential read.
 
 use softswap_sys::simd::Width;
 
 const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 
-/// Bits of an encoded word in a page entry.
 pub(crate) const CODE_BITS: u32 = 58;
 const PAYLOAD_BITS: u32 = CODE_BITS - 2;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
@@ -19,7 +17,6 @@ const SIGN_EXTENDED: u64 = 0;
 const HIGH_BITS: u64 = 1;
 const REPEATED: u64 = 2;
 
-/// Returns the word that the whole page repeats, if any.
 pub fn same_filled_word(page: &[u8; PAGE_BYTES]) -> Option<u64> {
     same_filled_by(Width::widest(), page)
 }
@@ -33,8 +30,7 @@ fn same_filled_by(width: Width, page: &[u8; PAGE_BYTES]) -> Option<u64> {
     width.repeats(page, word).then_some(word)
 }
 
-/// Fills `page` with the word that [`same_filled_word`] returned. Wider stores would save 20 ns of
-/// the microseconds that installing the page takes.
+/// Wider stores would save 20 ns of the microseconds that installing the page takes.
 pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
     let (words, _) = page.as_chunks_mut::<WORD_BYTES>();
     words.fill(word.to_ne_bytes());
@@ -56,7 +52,6 @@ pub fn encode(word: u64) -> Option<u64> {
     Some(kind << PAYLOAD_BITS | payload)
 }
 
-/// Returns the word that [`encode`] encoded.
 pub(crate) fn decode(code: u64) -> u64 {
     let unused_bits = u64::BITS - PAYLOAD_BITS;
     let payload = code & PAYLOAD_MASK;

@@ -1,5 +1,4 @@
-//! The seal of pages that leave DRAM: page-out seals a page in its bounce buffer, page-in opens it
-//! there before installing it.
+//! The seal of pages that leave DRAM.
 //!
 //! The seal covers slot and generation as well as the content, because a device can return intact
 //! but wrong bytes: those of another slot (a misdirected write), or an older content of the slot (a
@@ -10,8 +9,7 @@
 //! whose generation cannot rise is retired, and a slot is sealed once per allocation.
 //!
 //! The areas that a process opens together have a key for each *epoch* ([`key_epochs`]). A fork
-//! begins the next epoch. Only the process that opened the areas holds the root of all keys. A
-//! forked child gets the keys up to the fork; it reads with them and never seals.
+//! begins the next. A forked child reads with the keys up to the fork and never seals.
 
 use super::key_epochs::{self, Cover, NODE_BYTES, Node};
 use crc32fast::Hasher;
@@ -39,13 +37,11 @@ pub enum Seal {
     /// CRC-32; the page is stored in plain text.
     Checksum(u32),
     Tag {
-        /// Authentication tag, which cannot be computed without the key.
         tag: [u8; TAG_BYTES],
         epoch: u32,
     },
 }
 
-/// Seals pages during page-out and opens them during page-in.
 pub struct Sealer {
     /// Keys of an encrypting sealer. `None` if pages get only a checksum.
     keys: Option<Keys>,
@@ -116,12 +112,10 @@ impl Keys {
 }
 
 impl Sealer {
-    /// Returns a sealer that records checksums and does not encrypt.
     pub fn checking() -> Sealer {
         Sealer { keys: None }
     }
 
-    /// Returns a sealer that encrypts pages with a new key. Fails if the key cannot be created.
     pub fn encrypting() -> Result<Sealer, NoKey> {
         Ok(Sealer { keys: Some(Keys::new()?) })
     }
@@ -139,9 +133,8 @@ impl Sealer {
         self.keys.iter().for_each(Keys::lock_again);
     }
 
-    /// Prepares the keys up to now for a child that reads pages of this process. Called before the
-    /// fork. No page may be sealed or opened until [`Sealer::end_epoch`] or
-    /// [`Sealer::become_child`].
+    /// Called before a fork: prepares the keys up to now for a child that reads pages. No page may
+    /// be sealed or opened until [`Sealer::end_epoch`] or [`Sealer::become_child`].
     pub(crate) fn hand_down(&self) {
         let Some(keys) = &self.keys else { return };
         let _ = keys.root.with(|root| {
@@ -150,8 +143,7 @@ impl Sealer {
         });
     }
 
-    /// Begins a new epoch if a child received keys, so that the child cannot open later pages.
-    /// Called in the parent after a fork.
+    /// Called in the parent after a fork. Begins a new epoch if a child received keys.
     pub(crate) fn end_epoch(&self) {
         let Some(keys) = &self.keys else { return };
         let is_own = keys.root.with(|_| ()).is_some();
@@ -163,7 +155,7 @@ impl Sealer {
         }
     }
 
-    /// Makes a forked child able to open pages with the keys that it received.
+    /// Lets a forked child open pages with the keys that it received.
     pub(crate) fn become_child(&self) {
         let Some(keys) = &self.keys else { return };
         // Cannot fail: nothing is allocated.
@@ -187,8 +179,7 @@ impl Sealer {
         Some(Seal::Tag { tag, epoch })
     }
 
-    /// Opens a sealed page in place. Returns false if it does not match its seal; the content of
-    /// `page` is then undefined.
+    /// Returns false if the page does not match its seal; its content is then undefined.
     #[must_use]
     pub fn open(&self, slot: u64, generation: u32, page: &mut [u8], seal: Seal) -> bool {
         match (&self.keys, seal) {
@@ -218,8 +209,6 @@ fn nonce_bytes(slot: u64, generation: u32) -> [u8; NONCE_LEN] {
     bytes
 }
 
-/// Returns the checksum of `page` in `slot` at `generation`.
-///
 /// CRC-32 detects every difference within 32 consecutive bits: another slot of the same 16 TiB,
 /// another generation, a flipped bit. It misses other differences with probability 2^-32.
 pub(crate) fn checksum(slot: u64, generation: u32, page: &[u8]) -> u32 {
@@ -238,7 +227,6 @@ mod tests {
         (0..4096u32).map(|i| ((i * i) >> 5) as u8).collect()
     }
 
-    /// One sealer without and one with a key.
     fn sealers() -> [Sealer; 2] {
         [Sealer::checking(), Sealer::encrypting().unwrap()]
     }

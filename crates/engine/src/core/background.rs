@@ -1,5 +1,4 @@
-//! State of the background reclaim thread: whether it runs, its wake-ups, and threads waiting for
-//! memory.
+//! State of the background reclaim thread, and of threads that wait for memory.
 
 use crate::base::page::PageNo;
 use softswap_sys::futex;
@@ -13,9 +12,7 @@ pub type More = fn(raise: &dyn Fn(usize)) -> bool;
 /// Reason why faults of a process wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
-    /// Another process of the tree has a turn.
     Turn,
-    /// The tree is parked.
     Parked,
 }
 
@@ -23,10 +20,8 @@ pub enum Waiting {
 /// calling thread's fault must still wait. Called in faults, so it must not allocate.
 pub type AwaitTurn = fn(ns: u64) -> Option<Waiting>;
 
-/// State of background reclaim, shared with other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
-    /// Incremented at each wake-up.
     wakeups: AtomicU32,
     /// True while the thread sleeps on `wakeups` until memory is low.
     is_asleep: AtomicBool,
@@ -34,9 +29,7 @@ pub(crate) struct Background {
     is_running: AtomicBool,
     /// True if a lower limit was abandoned, because pages could not be evicted.
     pub(crate) limit_failed: AtomicBool,
-    /// Requests more of the budget, if other processes share it.
     pub(crate) more: OnceLock<More>,
-    /// Makes faults wait while another process has a turn, or while the tree is parked.
     pub(crate) await_turn: OnceLock<AwaitTurn>,
     /// Slots and pages to swap in for a turn, in descending order of the slots. A thread locks it
     /// only while it holds a context, so it is never locked during a fork.
@@ -68,12 +61,10 @@ impl Background {
         self.wakeups.load(Ordering::Acquire)
     }
 
-    /// Sleeps until a wake-up after `seen`, or for `ns`.
     pub(crate) fn pause(&self, seen: u32, ns: u64) {
         futex::wait(&self.wakeups, seen, Some(ns));
     }
 
-    /// Sleeps until memory is low, or for `ns`. Called by the background thread.
     pub(crate) fn sleep(&self, seen: u32, ns: u64) {
         self.is_asleep.store(true, Ordering::Release);
         self.pause(seen, ns);
@@ -88,19 +79,16 @@ impl Background {
         self.is_running.store(is_running, Ordering::Relaxed);
     }
 
-    /// Clears the state in a forked child, which has no such thread.
     pub(crate) fn stop(&self) {
         self.is_asleep.store(false, Ordering::Relaxed);
         self.set_running(false);
     }
 }
 
-/// The state of a wait for free memory that a signal interrupted. The wait resumes when the
-/// faulting instruction is repeated, so that its timeout also expires in a program with many
-/// signals.
+/// A wait for free memory that a signal interrupted. It resumes when the faulting instruction is
+/// repeated, so that its timeout also expires in a program with many signals.
 #[derive(Debug, Default)]
 pub(crate) struct InterruptedWait {
-    /// Time waited without success.
     waited_ns: AtomicU64,
     /// Time of the last interruption; 0 if there was none.
     at_ns: AtomicU64,

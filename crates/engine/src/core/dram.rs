@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Margin for tables and transient buffers allocated between the check for a slab and its use.
 const SPARE_BYTES: usize = 4 * SLAB_BYTES;
 
-/// Reserved bytes of the budget, released on drop.
 pub(crate) struct BudgetReservation<'c> {
     bytes: usize,
     claimed_bytes: &'c AtomicUsize,
@@ -26,8 +25,7 @@ impl Drop for BudgetReservation<'_> {
 }
 
 impl Core {
-    /// Charges `count` pages if the budget has space for them and for the memory that decompressing
-    /// them with `scratch` needs.
+    /// Charges `count` pages if the budget has space for them and for decompressing them.
     #[must_use]
     pub(crate) fn try_charge(
         &self,
@@ -46,15 +44,14 @@ impl Core {
         has_space
     }
 
-    /// Requests more memory for this process's share of a shared budget. Returns true if the limit
-    /// rose.
+    /// Requests more of a shared budget. Returns true if the limit rose.
     pub(crate) fn grow_budget(&self) -> bool {
         let raise = |bytes: usize| self.memory.budget.raise_to(bytes);
         self.background.more.get().is_some_and(|more| more(&raise))
     }
 
-    /// Records that a forked child with a shared budget adds `count` pages. In a child that cannot
-    /// write to the swap area, inherited pages are not evictable, so they are never charged.
+    /// Records that a forked child adds `count` pages. In a child that cannot write, inherited
+    /// pages are not evictable, so they are never charged.
     pub(crate) fn count_inherited(&self, count: usize) {
         if self.background.more.get().is_none() {
             return;
@@ -65,8 +62,7 @@ impl Core {
         }
     }
 
-    /// Reserves budget for one slab of the pool and for `workspace_bytes` of the compressing
-    /// thread. Concurrent callers see the reservation.
+    /// Reserves a slab of the pool and the workspace of the compressing thread.
     #[must_use]
     pub(crate) fn reserve_for_pool(&self, workspace_bytes: usize) -> Option<BudgetReservation<'_>> {
         // Pages about to be evicted count as free soon. Without a slab they would go to the disk
@@ -77,7 +73,6 @@ impl Core {
         self.reserve(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
 
-    /// Reserves bytes if `spare_bytes` stay free.
     fn reserve(&self, bytes: usize, spare_bytes: usize) -> Option<BudgetReservation<'_>> {
         let claimed_bytes = &self.memory.claimed_bytes;
         claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -89,9 +84,8 @@ impl Core {
         (used + spare_bytes <= self.memory.budget.limit_bytes()).then_some(reservation)
     }
 
-    /// Keeps the content of a page that was evicted to a slot on the standby list. `fill` writes
-    /// the content and returns false on failure. Pages of streams are not kept: most of them are
-    /// read ahead of their touch.
+    /// Keeps a page that was evicted to a slot on the standby list. `fill` returns false on
+    /// failure. Pages of streams are not kept: most of them are read ahead of their touch.
     pub(crate) fn keep_on_standby(
         &self,
         page: PageNo,
@@ -114,8 +108,7 @@ impl Core {
         standby.keep((slot, self.stores.areas.generation(slot)), has_space, fill);
     }
 
-    /// Returns a buffer of `pages` pages from the pools. If they are empty, returns a transient one
-    /// if the budget has space, else `None`.
+    /// Returns a buffer from the pools, else a transient one if the budget has space.
     #[must_use]
     pub(crate) fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         let bounce = &self.stores.bounce;
@@ -125,8 +118,7 @@ impl Core {
         })
     }
 
-    /// Returns a buffer of `pages` pages. If there is none, waits until another thread's write
-    /// completes. The caller must not hold a buffer.
+    /// If there is no buffer, waits for another thread's write. The caller must not hold one.
     #[must_use]
     pub(crate) fn wait_for_buffer(&self, pages: usize) -> Buffer<'_> {
         let mut since = None;

@@ -22,8 +22,7 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
 pub enum FaultError {
     #[error("the address is not mapped")]
     NotMapped,
-    /// The address belongs to an unmanaged mapping of the program, which must handle the fault
-    /// itself.
+    /// An unmanaged mapping of the program, which must handle the fault itself.
     #[error("the address is not managed")]
     Unmanaged,
     #[error("a swapped-out page could not be read back: {0}")]
@@ -42,7 +41,6 @@ pub enum FaultError {
          limit if they are below --memory"
     )]
     Install(io::Error),
-    /// The kernel no longer has a resident page that the engine did not discard.
     #[error(
         "a resident page of managed memory vanished, probably by a raw munmap or madvise; its \
          content is lost; use the C library's functions, or report this"
@@ -82,7 +80,6 @@ pub enum DecompressError {
     Codec(#[from] CodecError),
 }
 
-/// No page can be evicted.
 #[derive(Debug, thiserror::Error)]
 pub enum Exhausted {
     #[error("memory is full: {0}")]
@@ -92,7 +89,6 @@ pub enum Exhausted {
          remaining {pages_mib} MiB of pages are pinned; raise --memory"
     )]
     NoVictims { limit_mib: usize, other_mib: usize, pages_mib: usize },
-    /// The wait was interrupted: the thread must take a signal first.
     #[error("a signal is pending")]
     Signal,
 }

@@ -21,7 +21,6 @@ pub(crate) struct Memory {
     /// Bytes reserved temporarily: for stores into the pool, each of which may add a slab, and for
     /// transient buffers.
     pub(crate) claimed_bytes: AtomicUsize,
-    /// Detects long-term pins, which preclude batch unmapping.
     pub(crate) pinners: Pinners,
 }
 

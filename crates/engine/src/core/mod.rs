@@ -1,7 +1,5 @@
-//! The engine's state, and how the budget and the policies use it.
-//!
-//! A step gets the parts that it needs. Operations that need most of them get [`Core`], which holds
-//! them and calls no operation.
+//! The engine's state, and how the budget and the policies use it. Operations that need most of its
+//! parts get [`Core`], which holds them and calls no operation.
 
 pub mod errors;
 pub mod recorder;

@@ -19,20 +19,16 @@ use std::io;
 /// pool. Smaller values slow down programs that have hot and cold pages.
 const RECENT_TO_OLD_LIKELIHOOD: f64 = 8.0;
 
-/// Summary of an evicted batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch {
     pub left: u64,
-    /// Pages intended for the swap area.
     pub for_disk: usize,
     pub cpu_ns: u64,
 }
 
 pub struct Policies {
     pub(crate) without: Without,
-    /// Selection of cold pages.
     pub clock: Clock,
-    /// Admission to the pool, and detection of streams.
     pub admission: Admission,
     pub partition: Partition,
     pub(crate) write_load: WriteLoad,
@@ -45,8 +41,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// Creates the policies for a window, a budget, and a number of contexts. Fails if no address
-    /// space is left for the tables.
+    /// Fails if no address space is left for the tables.
     pub fn new(
         window_pages: usize,
         budget_bytes: usize,
@@ -71,7 +66,7 @@ impl Policies {
         })
     }
 
-    /// Adapts to a changed budget. The partition is resized separately.
+    /// Does not resize the partition.
     pub(crate) fn resize(&self, budget_bytes: usize) {
         self.clock.refaults.resize(budget_bytes / PAGE_SIZE);
         self.readahead.resize(budget_bytes / PAGE_SIZE);
@@ -82,8 +77,7 @@ impl Policies {
         !self.without.has(mechanism)
     }
 
-    /// Records the refault of a touched page. The caller holds the page's claim and has not called
-    /// [`Policies::age_of_faulted`] yet.
+    /// The caller holds the page's claim and has not called [`Policies::age_of_faulted`] yet.
     pub fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
         let Some(distance) = self.clock.refaults.distance(page) else { return };
         match place {
@@ -96,8 +90,7 @@ impl Policies {
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.note_pool_fault(distance, limit_bytes, used_bytes);
             }
-            // A sufficiently large pool would also hold the pages that bypassed it when it was
-            // full.
+            // A larger pool would also hold the pages that bypassed it when it was full.
             Place::Slot { .. } => {
                 let more = self.partition.write_back_rate.note_refault_after(distance);
                 self.partition.note_disk_fault(more, pool());
@@ -110,8 +103,7 @@ impl Policies {
         }
     }
 
-    /// Records that a page refaulted in a stream. `limit_bytes` is the pool's limit. Must be called
-    /// before the page's age is decided.
+    /// Called before the page's age is decided. `limit_bytes` is the pool's limit.
     pub fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
         let was_held = match (place, self.clock.refaults.distance(page)) {
             (Place::Pool { .. }, _) => true,
@@ -129,9 +121,8 @@ impl Policies {
     }
 
     /// Returns true if a page should skip the pool: its chunk refaults in streams and the disk is
-    /// cheaper, or the pool is nearly full and its pages are touched too rarely. The caller checks
-    /// that an area is writable. The second case requires plenty of free slots, because an
-    /// uncompressed page uses a whole one.
+    /// cheaper, or the pool is nearly full and its pages are touched too rarely. The second case
+    /// requires plenty of free slots, because an uncompressed page uses a whole one.
     pub fn bypasses_pool(
         &self,
         page: PageNo,
@@ -158,8 +149,6 @@ impl Policies {
                 + (1.0 - share_held) * self.partition.costs.write_back_ns() as f64
     }
 
-    /// Returns the age of a touched page that is faulted in from `place`, while `resident` pages
-    /// are resident.
     pub fn age_of_faulted(&self, page: PageNo, place: Place, resident: usize) -> u8 {
         if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {
             return self.clock.age_of_new(page);
@@ -167,8 +156,7 @@ impl Policies {
         self.clock.age_of_refault(page, resident)
     }
 
-    /// Returns the age of a page that is read ahead. A page of a stream will be touched. Other
-    /// pages may not be, so they are evicted first.
+    /// Pages outside streams may never be touched, so they are evicted first.
     pub fn age_of_read_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
         if !is_stream {
             return PREFETCHED;
@@ -176,9 +164,8 @@ impl Policies {
         self.clock.age_of_refault(page, resident)
     }
 
-    /// Decides if a page keeps its stored copy after a swap-in for reading. `has_space_left` allows
-    /// copies. If `is_touched`, the page's age was decided already, so it is known if the page
-    /// refaults early. Otherwise the page must be rarely written in both cases.
+    /// Decides if a page keeps its stored copy after a swap-in for reading. Only a touched page is
+    /// known to refault early or not. Another page must be rarely written in both cases.
     #[must_use]
     pub fn keep_copy(
         &self,
@@ -209,7 +196,6 @@ impl Policies {
         self.partition.costs.note_evictions(left, cpu_ns);
     }
 
-    /// Returns true if the configured codec would produce this tag, or is automatic.
     pub(crate) fn is_current_codec(&self, tag: u8) -> bool {
         match self.codec.get() {
             Choice::Auto => true,
@@ -226,7 +212,6 @@ impl Policies {
         }
     }
 
-    /// Returns true if compression is enabled.
     pub fn has_codec(&self) -> bool {
         self.codec.get() != Choice::Fixed(None)
     }
@@ -237,8 +222,6 @@ impl Policies {
             .then_some(Compressor::Lz4)
     }
 
-    /// Returns the codec for the next page, given the state of the pool; `None` if compression is
-    /// disabled.
     pub fn compressor(&self, pool: impl FnOnce() -> PoolView) -> Option<Compressor> {
         match self.codec.get() {
             Choice::Auto => Some(self.tier.first_try(|| pool().is_filling())),
@@ -246,7 +229,6 @@ impl Policies {
         }
     }
 
-    /// Returns the codec to try after `first` failed, if any.
     pub fn second_compressor(&self, first: Compressor) -> Option<Compressor> {
         let is_on = first == Compressor::Lz4 && self.codec.get() == Choice::Auto;
         if is_on { self.tier.second_try() } else { None }

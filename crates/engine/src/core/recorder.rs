@@ -1,5 +1,5 @@
-//! Recording of page events for `softswap bench record`: faults, evictions with compressed sizes,
-//! and discards. Touches of resident pages are not seen, so a small budget records most.
+//! Recording of page events for `softswap bench record`. Touches of resident pages are not seen, so
+//! a small budget records most.
 //!
 //! Events are stored in a file that the process maps, so they survive a crash.
 
@@ -12,15 +12,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// First word of a recording.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softrec2");
 /// Words before the first event: [`MAGIC`] and the number of events.
 pub const HEADER_WORDS: usize = 2;
 /// Words of the file: 128 Mi events. Only written pages use space on the disk.
 const WORDS: usize = 1 << 27;
 
-/// Fields of a word: kind, page, and further data. Pages 4 TiB apart get the same number. This
-/// matters only for a program with terabytes of mappings.
+/// Fields of a word: kind, page, and further data. Pages 4 TiB apart get the same number.
 const KIND_BITS: u32 = 3;
 const PAGE_BITS: u32 = 30;
 const CPU_BITS: u32 = 30;
@@ -28,14 +26,9 @@ const SIZE_BITS: u32 = 13;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The page was touched, after the program used this much CPU time since the previous touch.
-    Touch {
-        page: PageNo,
-        /// Read or write.
-        access: Access,
-        cpu_ns: u64,
-    },
-    /// The page was evicted. If it is incompressible, both sizes are that of a page.
+    /// `cpu_ns`: CPU time of the program since the previous touch.
+    Touch { page: PageNo, access: Access, cpu_ns: u64 },
+    /// If the page is incompressible, both sizes are that of a page.
     Evicted {
         page: PageNo,
         lz4_bytes: u64,
@@ -68,7 +61,7 @@ impl Event {
         kind | number(page) << KIND_BITS | rest << (KIND_BITS + PAGE_BITS)
     }
 
-    /// Decodes a word; `None` if it is empty or invalid.
+    /// Returns `None` if the word is empty or invalid.
     pub fn from_word(word: u64) -> Option<Event> {
         let low = |bits: u64, count: u32| bits & ((1 << count) - 1);
         let page = low(word >> KIND_BITS, PAGE_BITS);
@@ -126,7 +119,7 @@ impl Recorder {
         self.cpu_ns.store(process_cpu_ns(), Relaxed);
     }
 
-    /// Records an eviction with the sizes by LZ4 and zstd; `None` if incompressible.
+    /// Sizes by LZ4 and zstd; `None` if incompressible.
     pub(crate) fn record_evicted(
         &self,
         page: PageNo,

@@ -1,7 +1,4 @@
-//! Adapts sizes to a changed budget.
-//!
-//! Tables only grow. Allocations of fixed size are small in any budget (fault contexts, primary
-//! bounce buffers). A limit that leaves too little memory for pages is refused.
+//! Adapts sizes to a changed budget. Tables only grow.
 
 use crate::core::state::Core;
 use crate::policy::pool_limit::PoolLimit;
@@ -12,13 +9,11 @@ use softswap_sys::alloc::HEAP;
 use std::io;
 use std::sync::PoisonError;
 
-/// Minimum of the budget that must remain for pages.
 const MIN_PAGES_BYTES: usize = 2 << 20;
 /// Minimum that an adaptive pool leaves for pages and tables, in bytes.
 const MIN_OUTSIDE_POOL_BYTES: usize = 4 << 20;
 
-/// Returns the bounds of an adaptive pool limit. `fixed_bytes` of the budget are used from the
-/// start.
+/// Returns the smallest and the largest limit of an adaptive pool.
 pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, usize) {
     let least = PoolLimit::MIN.bytes_of(budget_bytes);
     // Eight slabs, unless that exceeds a tenth of the budget.
@@ -31,14 +26,12 @@ pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, us
     (whole(least), whole(most.max(least)))
 }
 
-/// Returns the maximum size of bounce buffers in addition to the primary ones.
 pub(crate) fn extra_buffers_bytes(budget_bytes: usize) -> usize {
     (budget_bytes / 32).min(MAX_EXTRA_BYTES)
 }
 
 impl Core {
-    /// Returns the smallest possible budget: memory that cannot be freed plus the minimum for
-    /// pages, in bytes.
+    /// Memory that cannot be freed, and the minimum for pages.
     pub(crate) fn min_bytes(&self) -> usize {
         let stores = &self.stores;
         self.memory.budget.fixed_bytes()
@@ -57,10 +50,9 @@ impl Core {
         Ok(())
     }
 
-    /// Raises the pool's limit to its maximum. Called if no area can be written, because pages can
-    /// then be stored only in the pool. In a forked child that can never write, the maximum is the
-    /// whole budget without pages and tables. Returns false if the limit is at its maximum or does
-    /// not adapt.
+    /// Raises the limit of an adaptive pool to its maximum, because no area can be written. In a
+    /// forked child that can never write, the maximum is the budget without pages and tables.
+    /// Returns false if the limit does not rise.
     pub(crate) fn widen_pool(&self) -> bool {
         let (budget, pool) = (&self.memory.budget, &self.stores.pool);
         let left = || {
@@ -75,8 +67,7 @@ impl Core {
         pool.limit_bytes() > before_bytes
     }
 
-    /// Adapts all sizes to the target budget. Must not be called in a fault: it waits for changes
-    /// of the pool's limit.
+    /// Must not be called in a fault: it waits for changes of the pool's limit.
     pub(crate) fn follow_budget(&self) {
         let (budget, stores, policies) = (&self.memory.budget, &self.stores, &self.policies);
         // The later of two concurrent changes wins. The caller holds a context or locks moves of

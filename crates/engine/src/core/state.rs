@@ -1,5 +1,4 @@
-//! The whole state of an engine and its size, its reports to the policies and to the shared
-//! counters.
+//! The whole state of an engine, and its reports to the policies and the shared counters.
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, Return, Stats};
@@ -15,7 +14,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{now_ns, process_cpu_ns};
 
-/// State of an engine without its threads. The fields are independent of each other.
 pub(crate) struct Core {
     pub(crate) memory: Memory,
     pub(crate) stores: Stores,
@@ -23,7 +21,6 @@ pub(crate) struct Core {
     pub(crate) background: Background,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) stats: Stats,
-    /// True if the engine prints no notes.
     pub(crate) is_quiet: bool,
 }
 
@@ -37,7 +34,6 @@ impl Core {
         self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
     }
 
-    /// Returns the DRAM used by tables of the program's pages, in bytes.
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.memory.space.metadata_bytes() + self.policies.clock.refaults.metadata_bytes()
     }
@@ -60,7 +56,6 @@ impl Core {
         self.report_peaks();
     }
 
-    /// Updates gauges and peaks.
     pub(crate) fn report_peaks(&self) {
         self.stores.report_areas();
         let (stats, pool, areas) = (&self.stats, &self.stores.pool, &self.stores.areas);
@@ -92,8 +87,7 @@ impl Core {
         stats.set(Counter::MappingsLimit, self.memory.window.mappings_limit() as u64);
     }
 
-    /// Records the refault of a touched page. The caller holds the page's claim, and the page's
-    /// age is not decided yet.
+    /// The caller holds the page's claim, and the page's age is not decided yet.
     pub(crate) fn note_return(&self, page: PageNo, place: Place) {
         if let (Place::Slot { .. }, Some(distance)) =
             (place, self.policies.clock.refaults.distance(page))
@@ -115,7 +109,6 @@ impl Core {
         self.policies.note_return(page, place, || self.pool_view());
     }
 
-    /// Returns true if a page should be evicted to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
         let slots_are_plenty = || self.stores.areas.own().any(Area::has_spare);
         self.stores.may_write()
@@ -128,7 +121,6 @@ impl Core {
         PoolView { limit_bytes, used_bytes, objects: pool.objects() }
     }
 
-    /// Adjusts the pool's limit if enough events justify it.
     pub(crate) fn balance_pool(&self) {
         let Self { policies, memory, .. } = self;
         let (partition, pool) = (&policies.partition, &self.stores.pool);

@@ -1,5 +1,4 @@
-//! Storage of evicted pages: pool, swap areas, standby list; bounce buffers, and the seal of pages
-//! that leave DRAM.
+//! Storage of evicted pages, and the seal of pages that leave DRAM.
 
 use crate::base::page::Place;
 use crate::base::stats::{Counter, Stats};
@@ -18,12 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(crate) struct Stores {
     pub(crate) pool: Pool,
     pub(crate) areas: Areas,
-    /// Pages recently evicted to slots.
     pub(crate) standby: Standby,
-    /// Pages of streams read before their touch.
     pub(crate) read_ahead_pages: ReadAheadPages,
     pub(crate) bounce: bounce::Pools,
-    /// Memory of the codecs outside their scratch.
     pub(crate) workspaces: Arc<Workspaces>,
     pub(crate) child_areas: ChildAreas,
     /// False in a forked child that has only inherited areas and can open none.
@@ -32,8 +28,6 @@ pub(crate) struct Stores {
 }
 
 impl Stores {
-    /// Returns true if this process may write pages. A forked child writes only to areas of its
-    /// own.
     pub(crate) fn may_write(&self) -> bool {
         self.may_write.load(Relaxed)
     }
@@ -99,8 +93,7 @@ impl Stores {
         self.stats.set(Counter::SlotsRetired, self.areas.retired_slots());
     }
 
-    /// Updates the counters of bounce buffers. Not called in faults: it reads cache lines that
-    /// every CPU writes.
+    /// Not called in faults: it reads cache lines that every CPU writes.
     pub(crate) fn report_buffers(&self) {
         let usage = self.bounce.usage();
         let figures = [

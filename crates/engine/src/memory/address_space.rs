@@ -27,10 +27,9 @@ const TOUCHED: u32 = 1 << 31;
 const WHOLE: u32 = 1 << 30;
 /// PROT_WRITE.
 const WRITE: Protection = 2;
-/// Pages in a group of chunks. Searches skip an untouched group in one step.
+/// Pages in a group of chunks: 1 GiB.
 const GROUP_PAGES: u64 = 512 * CHUNK_PAGES;
 
-/// The program's address space within the window.
 #[derive(Default)]
 pub struct AddressSpace {
     /// First page of the search, for the lower and the upper half.
@@ -38,7 +37,7 @@ pub struct AddressSpace {
     pages: u64,
     mapped: &'static [AtomicU64],
     chunks: &'static [AtomicU32],
-    /// Per group: TOUCHED if any of its chunks was touched. WHOLE if all of its pages are mapped.
+    /// TOUCHED is set if any chunk of the group was touched.
     groups: &'static [AtomicU32],
     touched_chunks: AtomicUsize,
     /// Page after the highest page ever mapped.
@@ -47,25 +46,19 @@ pub struct AddressSpace {
     layout: Mutex<Layout>,
 }
 
-/// Layout of the address space, protected by the lock.
 #[derive(Default)]
 pub struct Layout {
     taken: RangeSet<PageNo>,
-    /// Free pages reserved for the growth of the mapping before them.
     growth_gaps: RangeSet<PageNo>,
     protections: RangeMap<PageNo, Protection>,
     unmanaged: RangeSet<PageNo>,
     locked: RangeSet<PageNo>,
-    /// Ranges sealed by `mseal`. They are not sealed in the kernel, which would prevent reclaim of
-    /// their pages.
+    /// Sealed by `mseal`, but not in the kernel, which would prevent reclaim of their pages.
     sealed: RangeSet<PageNo>,
-    /// Ranges that are not mapped in forked children.
     withheld: RangeSet<PageNo>,
-    /// Ranges that read as zeroes in forked children.
     wiped: RangeSet<PageNo>,
 }
 
-/// Kind of a range of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Managed,
@@ -74,7 +67,6 @@ pub enum Kind {
     Hole,
 }
 
-/// Treatment of a range in a forked child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtFork {
     /// Not mapped in the child.
@@ -132,8 +124,8 @@ impl AddressSpace {
         self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) & WHOLE != 0
     }
 
-    /// Iterates over the bitmap words of a range: index, the range's bits, mapped bits. A
-    /// group with WHOLE set yields only its first word.
+    /// Yields for each bitmap word of a range: index, the range's bits, mapped bits. A group with
+    /// WHOLE set yields only its first word.
     fn words(&self, range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64, u64)> + use<'_> {
         let (mut page, end) = (range.start, range.end);
         std::iter::from_fn(move || {
@@ -161,7 +153,6 @@ impl AddressSpace {
         wanted.unwrap_or(range.end)
     }
 
-    /// Splits the range into segments of one kind, in address order.
     pub(crate) fn segments(
         &self,
         layout: &Layout,
@@ -186,7 +177,6 @@ impl AddressSpace {
         segments
     }
 
-    /// Returns one past the highest page ever mapped.
     pub fn high(&self) -> PageNo {
         self.high.load(Ordering::Acquire)
     }
@@ -195,7 +185,6 @@ impl AddressSpace {
         self.mapped_pages.load(Ordering::Relaxed) * softswap_sys::PAGE_SIZE
     }
 
-    /// Returns the DRAM used by entries and page tables, in bytes.
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_chunks.load(Ordering::Relaxed) * CHUNK_METADATA_BYTES
     }
@@ -220,7 +209,6 @@ impl AddressSpace {
         self.chunks[(page / CHUNK_PAGES) as usize].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Subtracts a page that is no longer resident.
     pub fn sub_resident(&self, page: PageNo) {
         self.chunks[(page / CHUNK_PAGES) as usize].fetch_sub(1, Ordering::Relaxed);
     }
@@ -234,7 +222,6 @@ impl AddressSpace {
         self.next(pages, |chunk| chunk & !TOUCHED != 0)
     }
 
-    /// Returns the first page of `pages` whose chunk was touched, or their end.
     pub(crate) fn next_touched(&self, pages: Range<PageNo>) -> PageNo {
         self.next(pages, |chunk| chunk & TOUCHED != 0)
     }
@@ -254,7 +241,7 @@ impl AddressSpace {
         end
     }
 
-    /// Records a range as mapped or unmapped. The caller holds the layout lock.
+    /// The caller holds the layout lock.
     fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
         let mut changed = 0;
         let mut page = range.start;
@@ -279,7 +266,7 @@ impl AddressSpace {
         }
     }
 
-    /// Maps or unmaps a whole group. Returns the number of pages that change.
+    /// Returns the number of pages that change.
     fn set_group(&self, first: PageNo, on: bool) -> usize {
         let group = &self.groups[(first / GROUP_PAGES) as usize];
         let was_whole = self.is_whole(first);
@@ -335,13 +322,11 @@ impl AddressSpace {
             .or_else(|| layout.taken.gaps(&window).find_map(|gap| fit(&gap, count, align)))
     }
 
-    /// Returns the part of the window for mappings with a growth gap.
     pub(crate) fn growable(&self) -> Range<PageNo> {
         self.pages / 2..self.pages
     }
 
-    /// Finds `count` free pages, starting at a chunk, with a growth gap after them. Returns the
-    /// pages and the gap.
+    /// Finds `count` free pages that start at a chunk, and a growth gap after them.
     pub(crate) fn find_growable(
         &self,
         layout: &Layout,
@@ -381,7 +366,6 @@ impl AddressSpace {
         self.set_mapped(range, false);
     }
 
-    /// Frees `range` for other mappings.
     pub(crate) fn remove(&self, layout: &mut Layout, range: Range<PageNo>) {
         layout.forget(&range);
         layout.taken.remove(range.clone());
@@ -411,13 +395,11 @@ impl Layout {
         if on { set.insert(range) } else { set.remove(range) }
     }
 
-    /// Returns the ranges with the given treatment in forked children.
     pub(crate) fn kept_from_children(&mut self, what: AtFork) -> Vec<Range<PageNo>> {
         self.set_at_fork(what).iter().cloned().collect()
     }
 
-    /// Copies the fork treatment of `from` to `to`. Pages of `to` beyond the length of `from` get
-    /// the treatment of the last page of `from`.
+    /// Pages of `to` beyond the length of `from` get the treatment of its last page.
     pub(crate) fn copy_fork_treatment(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
         for what in [AtFork::Withheld, AtFork::Wiped] {
             let set = self.set_at_fork(what);
@@ -434,8 +416,7 @@ impl Layout {
         }
     }
 
-    /// Returns true if all pages of the range have the same protection, lock and seal state, so
-    /// that it can be moved as one mapping.
+    /// Returns true if a range has one protection, lock and seal state: it can move as one mapping.
     pub(crate) fn is_uniform(&self, range: &Range<PageNo>) -> bool {
         let protection = self.protection(range.start);
         let protected = if protection == READ_WRITE {
@@ -450,12 +431,10 @@ impl Layout {
         protected && is_uniform(&self.locked) && is_uniform(&self.sealed)
     }
 
-    /// Returns true if any page of the range lacks a permission in `wanted`.
     pub(crate) fn lacks_permission(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
         self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
     }
 
-    /// Seals a range until the process exits or calls exec.
     pub(crate) fn seal(&mut self, range: Range<PageNo>) {
         self.sealed.insert(range);
     }
@@ -500,13 +479,11 @@ impl Layout {
         self.protections.get(&page).copied().unwrap_or(READ_WRITE)
     }
 
-    /// Marks a range as allocated.
     pub(crate) fn reserve(&mut self, range: Range<PageNo>) {
         self.growth_gaps.remove(range.clone());
         self.taken.insert(range);
     }
 
-    /// Reserves the free pages `gap` for the mapping before them.
     pub(crate) fn set_growth_gap(&mut self, gap: Range<PageNo>) {
         if !gap.is_empty() {
             self.growth_gaps.insert(gap);
@@ -537,8 +514,7 @@ impl Layout {
         }
     }
 
-    /// Records a range as locked, and returns the newly locked parts. Returns `None` if more
-    /// than `max_pages` pages would be locked.
+    /// Returns the newly locked parts; `None` if more than `max_pages` pages would be locked.
     pub(crate) fn lock_range(
         &mut self,
         range: Range<PageNo>,
@@ -571,7 +547,6 @@ impl Layout {
     }
 }
 
-/// Returns the first `count` pages of a gap that are aligned to `align` pages.
 fn fit(gap: &Range<PageNo>, count: u64, align: u64) -> Option<Range<PageNo>> {
     let start = gap.start.next_multiple_of(align);
     (start.checked_add(count)? <= gap.end).then(|| start..start + count)

@@ -36,7 +36,6 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns the range that a step maps, and its gap, if there is space for it.
 fn place_of(
     step: &Step,
     space: &AddressSpace,

@@ -1,22 +1,19 @@
 //! The DRAM budget: charged memory, and the watermarks of reclaim.
 //!
-//! All DRAM of the engine is charged: resident and staged pages, the compressed pool, buffers,
-//! tables. A fault may charge a page only while more than the reserve is free. Reclaim itself uses
-//! the reserve (a slab for the pool, a page of tables).
+//! A fault may charge a page only while more than the reserve is free. Reclaim itself uses the
+//! reserve (a slab for the pool, a page of tables).
 //!
-//! The limit can change. It rises immediately. It falls as memory is reclaimed: each batch lowers
-//! it. So no thread waits for more than one batch, and a target that cannot be reached does no
-//! harm.
+//! The limit rises immediately. It falls as memory is reclaimed: each batch lowers it. So no thread
+//! waits for more than one batch, and a target that cannot be reached does no harm.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Watermarks and the count of pages in DRAM.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     limit_bytes: AtomicUsize,
-    /// The limit to reach by reclaim.
+    /// The limit to reach by reclaim: below `limit_bytes` while the limit is being lowered.
     target_bytes: AtomicUsize,
     /// The limit before the current change.
     before_bytes: AtomicUsize,
@@ -28,7 +25,6 @@ pub(crate) struct Budget {
     inherited: AtomicUsize,
     inherited_at_fork: AtomicUsize,
     forked_at_ns: AtomicU64,
-    /// Pages added since the fork.
     added: AtomicUsize,
 }
 
@@ -38,7 +34,6 @@ const EXEC_PAGES: usize = 64;
 const EXEC_DELAY_NS: u64 = 10_000_000;
 
 impl Budget {
-    /// Creates a budget of `limit_bytes`. `fixed_bytes` of it are used from the start.
     pub(crate) fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
         Budget {
             limit_bytes: AtomicUsize::new(limit_bytes),
@@ -53,13 +48,10 @@ impl Budget {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Returns the limit to reach, in bytes. It is below [`Budget::limit_bytes`] until reclaim has
-    /// reached a lowered limit.
     pub(crate) fn target_bytes(&self) -> usize {
         self.target_bytes.load(Relaxed)
     }
 
-    /// Changes the limit: a higher one applies immediately, a lower one as in [`Budget::follow`].
     pub(crate) fn move_to(&self, target_bytes: usize) {
         // During a lowering, keep the limit before it: only a limit that was reached can be
         // restored.
@@ -84,7 +76,6 @@ impl Budget {
         self.limit_bytes.store(bytes, Relaxed);
     }
 
-    /// Returns true while the limit is being lowered.
     pub(crate) fn is_moving(&self) -> bool {
         self.limit_bytes() != self.target_bytes()
     }
@@ -118,12 +109,10 @@ impl Budget {
         self.fixed_bytes.load(Relaxed)
     }
 
-    /// Adds permanently allocated bytes to the fixed part.
     pub(crate) fn add_fixed(&self, bytes: usize) {
         self.fixed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Returns the number of bytes that only reclaim may use.
     pub(crate) fn reserve_bytes(&self) -> usize {
         reserve_of(self.limit_bytes())
     }
@@ -133,13 +122,11 @@ impl Budget {
         self.pages.load(Relaxed)
     }
 
-    /// Returns the number of bytes in use. `other_bytes` is the use outside pages and the fixed
-    /// part.
+    /// `other_bytes` is the use outside pages and the fixed part.
     pub(crate) fn used_bytes(&self, other_bytes: usize) -> usize {
         self.used_with(self.pages(), other_bytes)
     }
 
-    /// Returns the number of bytes in use if `pages` are in DRAM.
     pub(crate) fn used_with(&self, pages: usize, other_bytes: usize) -> usize {
         let own = pages.saturating_sub(self.inherited.load(Relaxed));
         self.fixed_bytes() + own * PAGE_SIZE + other_bytes
@@ -196,14 +183,12 @@ impl Budget {
         self.unstored.fetch_add(count, Relaxed);
     }
 
-    /// Ends the state of [`Budget::begin_eviction`] for `count` pages that were stored or stay in
-    /// memory. The evicted ones must be released separately.
+    /// For pages stored or kept in memory. The evicted ones must be released separately.
     pub(crate) fn end_eviction(&self, count: usize) {
         let before = self.unstored.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more evictions ended than begun");
     }
 
-    /// Returns the number of pages unmapped and not yet stored.
     pub(crate) fn unstored_pages(&self) -> usize {
         self.unstored.load(Relaxed)
     }
@@ -221,12 +206,10 @@ impl Budget {
     }
 }
 
-/// Returns the number of bytes of a limit that only reclaim may use.
 fn reserve_of(limit_bytes: usize) -> usize {
     (limit_bytes / 128).clamp(512 << 10, 4 << 20)
 }
 
-/// Returns the distance between watermarks, in bytes.
 fn step_of(limit_bytes: usize) -> usize {
     (limit_bytes / 64).clamp(256 << 10, 32 << 20)
 }

@@ -1,8 +1,6 @@
 //! Resources that a thread claims to move pages.
 //!
-//! The resources are allocated at the start, because a fault handler may interrupt the program at
-//! any instruction. Contexts are found by CPU and not stored in thread-local storage. Fork waits
-//! until all contexts are free.
+//! Contexts are found by CPU and not stored in thread-local storage. Fork waits until all are free.
 
 use crate::codec::{self, Workspaces};
 use crate::store::swap::{AreaFull, Lanes};
@@ -20,19 +18,15 @@ pub const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
 /// of a shared slot returns several of them.
 pub const GROUP_PAGES: usize = 16;
 
-/// Resources of one page-out or page-in.
 pub(crate) struct Context {
     /// I/O channels, one for each swap area.
     pub(crate) lanes: Lanes,
     pub(crate) scratch: codec::Scratch,
-    /// Buffer for a page before it is installed.
     pub(crate) page: &'static mut Page,
-    /// Buffer for a compressed page before it is stored.
     pub(crate) compressed: &'static mut Page,
     /// The first of this context's [`BATCH_PAGES`] staging frames.
     pub(crate) first_frame: usize,
-    /// True if reclaim may evict pages to free memory. False during fork, when the address space
-    /// must not change; the few pages needed come from the reserve.
+    /// False during fork: the address space must not change. The reserve has the few pages needed.
     pub(crate) may_reclaim: bool,
     /// Result of the last write if an area refused it. Until the context's owner has waited, it
     /// tries only other areas, because a device may take long to refuse.
@@ -48,7 +42,6 @@ pub(crate) struct Contexts {
     workspaces: Arc<Workspaces>,
 }
 
-/// Threads that read ahead, each with one read in progress.
 pub const PREFETCH_THREADS: usize = 3;
 /// Contexts not shared by faults.
 pub(crate) const OWN_CONTEXTS: usize = 2 + PREFETCH_THREADS;
@@ -57,7 +50,6 @@ pub(crate) const OWN_CONTEXTS: usize = 2 + PREFETCH_THREADS;
 pub(crate) const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
 
 impl Contexts {
-    /// Creates `count` contexts. The last [`OWN_CONTEXTS`] are not shared.
     pub(crate) fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
         let mut pages = reserve_pages(2 * count)?.iter_mut();
         let mut slots = Vec::with_capacity(count);
@@ -92,7 +84,6 @@ impl Contexts {
         lock(&self.slots[cpu % shared])
     }
 
-    /// Returns true if a fault is in progress.
     pub(crate) fn is_any_in_use(&self) -> bool {
         let shared = &self.slots[..self.slots.len() - OWN_CONTEXTS];
         shared.iter().any(|slot| slot.try_lock().is_err())
@@ -102,7 +93,6 @@ impl Contexts {
         self.slots.len()
     }
 
-    /// Returns the memory that the codecs use in all contexts, in addition to [`CONTEXT_BYTES`].
     pub(crate) fn workspaces(&self) -> Arc<Workspaces> {
         Arc::clone(&self.workspaces)
     }
@@ -123,20 +113,18 @@ impl Contexts {
         }
     }
 
-    /// Makes the calling thread the forking one. Called before it takes a lock that it must not take
-    /// again in a fault.
+    /// Called before the thread takes a lock that it must not take again in a fault.
     pub(crate) fn begin_fork(&self) {
         self.forker.store(current_thread(), Ordering::Relaxed);
     }
 
-    /// Claims all contexts except the forking thread's own. Afterwards no other thread moves pages,
-    /// and the caller can still fault.
+    /// Afterwards no other thread moves pages, and the caller can still fault.
     #[must_use]
     pub(crate) fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
         self.slots[..self.slots.len() - 1].iter().map(lock).collect()
     }
 
-    /// Ends what [`Contexts::begin_fork`] began. Called before another thread can begin a fork.
+    /// Called before another thread can begin a fork.
     pub(crate) fn end_fork(&self) {
         self.forker.store(0, Ordering::Relaxed);
     }

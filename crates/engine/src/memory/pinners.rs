@@ -7,7 +7,6 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// State of the check for long-term pins of program memory.
 #[derive(Debug)]
 pub(crate) struct Pinners {
     mappings: Option<Mappings>,
@@ -18,9 +17,8 @@ pub(crate) struct Pinners {
 }
 
 impl Pinners {
-    /// Called when the engine has all its rings and the program has none. Without UFFDIO_MOVE the
-    /// result is not used. The mappings are not read then, because page protection can create tens
-    /// of thousands of them.
+    /// Called when the engine has all its rings and the program has none. Without UFFDIO_MOVE,
+    /// mappings are not read: page protection can create tens of thousands of them.
     pub(crate) fn start(uses_move: bool) -> Pinners {
         let mappings = if uses_move { Mappings::open() } else { None };
         let pinners = mappings.as_ref().and_then(Mappings::pinners);

@@ -43,8 +43,8 @@ impl Drop for Quiesced<'_> {
 }
 
 impl Engine {
-    /// Waits until no other thread has an operation in progress, and prevents new ones. For fork;
-    /// the calling thread can still fault. Ends when the result is dropped, in parent and child.
+    /// Waits until no other thread has an operation in progress, and prevents new ones until the
+    /// result is dropped, in parent and child. The calling thread can still fault.
     #[must_use]
     pub fn quiesce(&self) -> Quiesced<'_> {
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,8 +54,7 @@ impl Engine {
         Quiesced { all_contexts: &self.contexts, contexts, layout, _moves: moves }
     }
 
-    /// Prepares a fork: lets the child inherit the window and the keys of the pages that the child
-    /// may read.
+    /// Lets the child inherit the window and the keys of the pages that it may read.
     pub fn before_fork(&self, quiesced: &Quiesced<'_>) -> io::Result<()> {
         self.core.stores.areas.hand_down_keys();
         self.core.memory.window.inherit(&self.managed_ranges(quiesced), true)
@@ -72,13 +71,11 @@ impl Engine {
         drop(quiesced);
     }
 
-    /// Returns true if a child forked now has pages in slots of this process's own areas.
     pub fn child_reads_slots(&self, _quiesced: &Quiesced<'_>) -> bool {
         self.core.stores.areas.own_used_slots() > 0
     }
 
-    /// Completes a fork in the parent. If the child reads slots, those in use now are not reused
-    /// until [`Engine::child_exited`].
+    /// In the parent: slots that the child may read are not reused until [`Engine::child_exited`].
     pub fn child_made(&self, quiesced: &Quiesced<'_>, reads_slots: bool) {
         if reads_slots {
             self.core.stores.areas.freeze();
@@ -89,7 +86,6 @@ impl Engine {
         let _ = self.core.memory.window.inherit(&self.managed_ranges(quiesced), false);
     }
 
-    /// Returns the parts of the window outside unmanaged mappings.
     fn managed_ranges(&self, quiesced: &Quiesced<'_>) -> Vec<(PageNo, usize)> {
         let whole = 0..self.core.memory.window.pages() as PageNo;
         let mut managed = Vec::new();
@@ -109,9 +105,8 @@ impl Engine {
     }
 
     /// Makes the engine of a forked child independent. The child reads its parent's slots and
-    /// writes to areas that it opens on demand. If it cannot open any, its pages stay in DRAM or in
-    /// the pool, within the budget. Fails if userfaultfd cannot be opened again, or a swap file
-    /// cannot be read. The caller must stop the child on an error.
+    /// writes to areas that it opens on demand. Without any, its pages stay in DRAM or in the pool.
+    /// On an error the caller must stop the child.
     pub fn become_child(&self, quiesced: &mut Quiesced<'_>) -> io::Result<()> {
         self.contexts.abandon_rings(&mut quiesced.contexts);
         own_descriptors::close_withheld();

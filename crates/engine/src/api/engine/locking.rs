@@ -13,8 +13,7 @@ use std::ops::Range;
 pub(super) const SHARE: usize = 4;
 
 impl Engine {
-    /// Returns true if `bytes` may be locked in all. Requests more of a shared budget if necessary:
-    /// the share of a process may be far below the budget.
+    /// Returns true if `bytes` may be locked in all. Takes more of a shared budget if necessary.
     pub fn may_lock(&self, bytes: usize) -> bool {
         // Pauses of 1 ms, in which other processes may release memory.
         const PAUSES: usize = 20;
@@ -36,15 +35,13 @@ impl Engine {
         self.core.memory.budget.target_bytes() / SHARE
     }
 
-    /// Faults a range in and locks it. Fails with ENOMEM beyond the kernel's limit or
-    /// [`Engine::may_lock`], and with EAGAIN if a page cannot be faulted in. On failure
-    /// nothing is newly locked.
+    /// Faults a range in and locks it, or fails and locks nothing: with ENOMEM beyond the kernel's
+    /// limit or [`Engine::may_lock`], with EAGAIN if a page cannot be faulted in.
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
         self.lock_or_wait(address, len, true)
     }
 
-    /// Locks a range as [`Engine::lock_range`] does. Waits for more of a shared budget only if
-    /// `waits`.
+    /// Waits for more of a shared budget only if `waits`.
     pub(super) fn lock_or_wait(&self, address: usize, len: usize, waits: bool) -> io::Result<()> {
         const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
@@ -95,8 +92,7 @@ impl Engine {
         self.unlock_pages(&(0..self.core.memory.window.pages() as PageNo)).map(drop)
     }
 
-    /// Locks the engine's own secrets again, after the kernel has unlocked all memory of the
-    /// process.
+    /// Locks the engine's own secrets again, after the kernel has unlocked all memory.
     pub fn all_was_unlocked(&self) {
         self.core.stores.areas.sealers().for_each(Sealer::lock_again);
     }

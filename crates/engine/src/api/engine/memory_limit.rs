@@ -1,5 +1,4 @@
-//! Changes of the DRAM budget at run time: a higher limit applies immediately, a lower one as pages
-//! are evicted.
+//! Changes of the DRAM budget at run time.
 
 use super::Engine;
 use crate::api::settings::MIN_MEMORY_BYTES;
@@ -13,29 +12,19 @@ use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Refusal to change the limit.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitRefused {
     #[error(
         "{} is too little: softswap itself and a few pages need {}; give at least {}",
         text_of_size(*asked_bytes), text_of_size(*min_bytes), text_of_size(*min_bytes)
     )]
-    TooSmall {
-        asked_bytes: u64,
-        /// The minimum in bytes, a multiple of 1 MiB.
-        min_bytes: u64,
-    },
+    TooSmall { asked_bytes: u64, min_bytes: u64 },
     #[error(
         "{} is too little: the program has locked {} in memory (mlock), and a quarter of the \
          budget may be locked; give at least {}, or let the program unlock some",
         text_of_size(*asked_bytes), text_of_size(*locked_bytes), text_of_size(*min_bytes)
     )]
-    Locked {
-        asked_bytes: u64,
-        locked_bytes: u64,
-        /// The minimum in bytes, a multiple of 1 MiB.
-        min_bytes: u64,
-    },
+    Locked { asked_bytes: u64, locked_bytes: u64, min_bytes: u64 },
     #[error(
         "a forked child has no background reclaim, so its limit can only be raised; to free \
          memory, lower the limit of its parent (`softswap ctl PID set memory SIZE`)"
@@ -50,8 +39,8 @@ fn whole_mib(bytes: usize) -> u64 {
 }
 
 impl Engine {
-    /// Changes the limit of the budget. A higher one applies immediately, up to the machine's DRAM.
-    /// For a lower one, waits up to 100 ms for evictions.
+    /// Changes the budget: to a higher limit immediately, but at most to the machine's DRAM. For a
+    /// lower one, waits up to 100 ms for evictions.
     pub fn set_memory_limit(&self, asked_bytes: u64) -> Result<(), LimitRefused> {
         let core = &self.core;
         let bytes = asked_bytes.min(dram_bytes()).next_multiple_of(PAGE_SIZE as u64);
@@ -92,26 +81,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the limit is reached. The background thread and faulting threads evict pages;
-    /// the calling thread may be unable to write to the disk.
+    /// Evicts nothing: the calling thread may be unable to write to the disk.
     fn await_limit(&self) {
-        // Maximum wait for evictions: 100 ms.
         let until = now_ns() + 100_000_000;
         while self.core.memory.budget.is_moving() && now_ns() < until {
             let background = &self.core.background;
-            // Check at least once per millisecond.
             background.pause(background.seen(), 1_000_000);
         }
     }
 
-    /// Makes this budget a share of one that several processes use. The engine calls `more` to
-    /// raise its limit when memory is short.
+    /// Makes this budget a share of a common one. The engine calls `more` when memory is short.
     pub fn share_budget(&self, more: More) {
         self.core.background.more.get_or_init(|| more);
     }
 
-    /// Sets the limit of a forked child that shares a budget. Until this call, the child has its
-    /// parent's limit.
+    /// Sets the limit of a forked child with a shared budget, which has its parent's limit so far.
     pub fn begin_share(&self, bytes: usize) {
         self.core.memory.budget.reset(bytes);
         // A forked child has no background thread that follows the budget, and its pool still has
@@ -120,37 +104,29 @@ impl Engine {
         self.core.report();
     }
 
-    /// In a forked child whose engine has just started: excludes the pages now in DRAM from its
-    /// charge, because the parent is already charged for them.
+    /// In a child whose engine has just started: its present pages stay charged to the parent.
     pub fn charge_to_parent(&self) {
         self.core.memory.budget.inherit();
     }
 
-    /// Charges a forked child for its inherited pages if it has run long enough, or added enough
-    /// pages, without exec. Has no effect unless the budget is shared and the child can write to a
-    /// swap area.
+    /// Charges a forked child for its inherited pages if it will probably not call exec.
     pub fn count_inherited(&self) {
         self.core.count_inherited(0);
     }
 
-    /// Returns true if the limit is at most `bytes` and is not being lowered.
     pub fn keeps_limit(&self, bytes: usize) -> bool {
         let budget = &self.core.memory.budget;
         !budget.is_moving() && budget.limit_bytes() <= bytes.next_multiple_of(PAGE_SIZE)
     }
 
-    /// Returns all memory charged to the budget, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.core.used_bytes()
     }
 
-    /// Returns true if pages can be written to an area. False in a forked child that cannot open
-    /// one.
     pub fn may_write(&self) -> bool {
         self.core.stores.may_write()
     }
 
-    /// Returns true if free memory is below the high watermark.
     pub fn is_short_of_memory(&self) -> bool {
         !self.core.memory.budget.is_above_high(self.core.other_bytes())
     }
@@ -162,8 +138,7 @@ impl Engine {
         self.core.policies.partition.saved_by_mib_ns()
     }
 
-    /// Returns the limit as text: the target and, while the limit is being lowered, the current
-    /// limit.
+    /// Returns the target and, while the limit is being lowered, the current limit.
     pub fn memory_limit(&self) -> String {
         let budget = &self.core.memory.budget;
         let [limit, target] = [budget.limit_bytes(), budget.target_bytes()];

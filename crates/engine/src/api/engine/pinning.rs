@@ -1,9 +1,8 @@
 //! Memory held by system calls: pinned pages, and copies of pages.
 //!
-//! Pinned pages are not evictable. Therefore all calls together hold at most a quarter of the
-//! budget, and each call reserves pages before it pins them. A call without a reservation copies
-//! its data, transfers smaller pieces, or waits until other calls release memory. A few pages
-//! without which no call could proceed are held regardless.
+//! Pinned pages are not evictable. Therefore each call reserves pages before it pins them, and
+//! without a reservation copies its data, transfers smaller pieces, or waits. A few pages without
+//! which no call could proceed are held regardless.
 
 use super::{Engine, Replacement};
 use crate::base::access::Access;
@@ -17,9 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pinned {
-    /// Number of bytes pinned, from the start.
     pub bytes: usize,
-    /// Reason why pinning ended.
     pub then: Then,
     /// Tier of the last page that was faulted in; `None` if all pages were resident.
     pub from: Option<Tier>,
@@ -28,7 +25,6 @@ pub struct Pinned {
 /// Reason why pinning ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// The whole buffer is pinned.
     Done,
     /// The next page is unmapped.
     Missing,
@@ -49,20 +45,18 @@ impl Engine {
         (budget.target_bytes().saturating_sub(spent_bytes) / 4) & !(PAGE_SIZE - 1)
     }
 
-    /// Returns half of the budget, in bytes: the limit of prefetching on request.
+    /// Returns the limit of prefetching on request.
     pub fn half_of_budget_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / 2
     }
 
-    /// Returns the maximum number of bytes that one call pins: an eighth of the budget, from 64 KiB
-    /// to 4 MiB, and at most [`Engine::hold_limit_bytes`].
+    /// Returns the maximum number of bytes that one call pins.
     pub fn call_limit_bytes(&self) -> usize {
         let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
     }
 
-    /// Reserves `pages`, unless all calls together would hold more than
-    /// [`Engine::hold_limit_bytes`].
+    /// Reserves `pages`, within [`Engine::hold_limit_bytes`] for all calls together.
     #[must_use]
     pub fn try_hold(&self, pages: usize) -> bool {
         let most = self.hold_limit_bytes() / PAGE_SIZE;
@@ -70,12 +64,11 @@ impl Engine {
         self.held.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
-    /// Reserves a few pages regardless of [`Engine::hold_limit_bytes`].
+    /// Reserves a few pages regardless of the limit.
     pub fn hold(&self, pages: usize) {
         self.held.pages.fetch_add(pages, Relaxed);
     }
 
-    /// Releases pages of [`Engine::try_hold`] or [`Engine::hold`].
     pub fn release(&self, pages: usize) {
         let before = self.held.pages.fetch_sub(pages, Relaxed);
         debug_assert!(before >= pages, "more pages released than were held");
@@ -85,8 +78,7 @@ impl Engine {
         }
     }
 
-    /// Reserves `pages` of memory outside the window and charges them to the budget, as
-    /// [`Engine::try_hold`] does. Evicts other pages to make space.
+    /// As [`Engine::try_hold`], for memory outside the window, which is charged to the budget.
     #[must_use]
     pub fn try_hold_memory(&self, pages: usize) -> bool {
         let has_space = self.try_hold(pages);
@@ -99,14 +91,13 @@ impl Engine {
         has_space
     }
 
-    /// Releases pages of [`Engine::try_hold_memory`].
     pub fn release_memory(&self, pages: usize) {
         self.core.memory.budget.release(pages);
         self.release(pages);
     }
 
-    /// Releases, in a forked child, pages of [`Engine::try_hold_memory`] of another thread of its
-    /// parent. [`Engine::inherit_held`] corrects the number of held pages.
+    /// Releases, in a forked child, memory that another thread of its parent holds.
+    /// [`Engine::inherit_held`] corrects the number of held pages.
     pub fn uncharge(&self, pages: usize) {
         self.core.memory.budget.release(pages);
     }
@@ -115,7 +106,6 @@ impl Engine {
         self.held.pages.load(Relaxed)
     }
 
-    /// Sleeps until another call releases pages, or for 5 ms.
     pub fn wait_for_release(&self) {
         let seen = self.held.releases.load(Relaxed);
         self.held.waiting.fetch_add(1, Relaxed);
@@ -130,9 +120,8 @@ impl Engine {
         self.held.waiting.store(0, Relaxed);
     }
 
-    /// Faults the pages of a range in for an access from outside the program, up to a quarter of the
-    /// budget. Returns the length of that part. Unmanaged pages are skipped. Fails if a page cannot
-    /// be faulted in.
+    /// Faults a range in for an access from outside the program, up to a quarter of the budget.
+    /// Returns the length of that part. Skips pages that are unmanaged or not mapped.
     pub fn bring_in(
         &self,
         address: usize,
@@ -154,8 +143,7 @@ impl Engine {
         Ok(len)
     }
 
-    /// Faults in and pins the pages of a buffer, up to `most` bytes. Returns the number of bytes
-    /// pinned from its start, which is less if the rest is not mapped.
+    /// Faults in and pins up to `most` bytes of a buffer, fewer if the rest is not mapped.
     pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
         self.pin_until(address, len.min(most), 0).map(|pinned| pinned.bytes)
     }
@@ -178,7 +166,6 @@ impl Engine {
                     return Err(error);
                 }
             }
-            // Check for signals after every 16 pages faulted in.
             if brought == 16 && done < len {
                 brought = 0;
                 if signals::pending() & open != 0 {
@@ -189,8 +176,8 @@ impl Engine {
         end(done, if done < len { Then::Missing } else { Then::Done }, from)
     }
 
-    /// Faults in and pins a page. Returns `None` for an unmapped page. Does nothing with an unmanaged
-    /// page, which the kernel handles by itself; nor does [`Engine::unpin`].
+    /// Returns `None` for an unmapped page. Does nothing with an unmanaged page, which the kernel
+    /// handles; nor does [`Engine::unpin`].
     fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<BeforePin>, FaultError> {
         let mut before = BeforePin { was_resident: true, from: None };
         while !self.core.memory.pages.try_pin(page) {
@@ -219,7 +206,6 @@ impl Engine {
         self.core.memory.pages.try_pin(self.page_of(address))
     }
 
-    /// Unpins pages pinned by [`Engine::pin`] or [`Engine::pin_resident`].
     pub fn unpin(&self, address: usize, len: usize) {
         if len == 0 {
             return;
@@ -229,7 +215,6 @@ impl Engine {
         }
     }
 
-    /// Returns the number of pages that `len` bytes from `address` touch.
     pub fn pages_under(&self, address: usize, len: usize) -> usize {
         if len == 0 { 0 } else { (address % PAGE_SIZE + len).div_ceil(PAGE_SIZE) }
     }

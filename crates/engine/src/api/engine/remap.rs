@@ -1,6 +1,5 @@
-//! `mremap` of managed memory to managed memory.
-//!
-//! All checks precede the first change. Locked memory stays locked at its new address.
+//! `mremap` of managed memory to managed memory. All checks precede the first change. Locked memory
+//! stays locked at its new address.
 
 use super::{Engine, Move};
 use crate::base::access::Access;
@@ -15,7 +14,6 @@ use std::sync::PoisonError;
 /// Treatment of the old address range of a moved mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The old range is unmapped.
     Unmapped,
     /// The old range stays mapped and reads as zeroes.
     Emptied,
@@ -38,8 +36,7 @@ impl Engine {
         })
     }
 
-    /// Changes a mapping's length, moving it if allowed. Returns its address. On failure the
-    /// mapping is unchanged.
+    /// Changes a mapping's length, moving it if allowed. Returns its address.
     pub fn remap(
         &self,
         address: usize,
@@ -76,9 +73,8 @@ impl Engine {
         Ok(self.address_of(target))
     }
 
-    /// Moves a mapping to `target`, or anywhere if `target` is `None`, and changes its length to
-    /// `new_len`. Replaces the mappings at `target`. The ranges must not overlap. Returns the new
-    /// address.
+    /// Moves a mapping to `target` (`None`: anywhere), replacing the mappings there, and changes
+    /// its length. The ranges must not overlap. Returns the new address.
     pub fn remap_to(
         &self,
         address: usize,
@@ -110,8 +106,7 @@ impl Engine {
         Ok(self.address_of(start))
     }
 
-    /// Moves content and attributes from `old` to `new`, which is mapped and empty. On failure
-    /// `new` is unmapped and `old` is unchanged.
+    /// Moves content and attributes to `new`, which is mapped and empty. Unmaps it on failure.
     fn move_pages(&self, old: Range<PageNo>, new: Range<PageNo>, source: Source) -> io::Result<()> {
         let moves = old.start..old.end.min(old.start + (new.end - new.start));
         let locked = self.unlock_pages(&old)?;
@@ -130,7 +125,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Locks ranges again. Failures are ignored, because they do not affect the content.
+    /// Ignores failures, because they do not affect the content.
     fn lock_again(&self, ranges: &[Range<PageNo>]) {
         for range in ranges {
             let (start, len) = self.bytes_of(range);
@@ -138,9 +133,8 @@ impl Engine {
         }
     }
 
-    /// Maps the target of a mapping that grows and will probably grow again. Large mappings get
-    /// free pages after them; small ones do not, because such a mapping needs page tables of its
-    /// own.
+    /// Maps the target of a mapping that grows. Only a large one gets a growth gap, because such a
+    /// mapping needs page tables of its own.
     fn map_target(
         &self,
         count: u64,
@@ -163,7 +157,6 @@ impl Engine {
         Ok(growable)
     }
 
-    /// Moves a mapping's content to the memory mapped at `to`.
     pub fn move_to(&self, from: usize, len: usize, to: usize) -> io::Result<()> {
         self.transfer(self.pages_of(from, len)?, self.page_of(to))
     }

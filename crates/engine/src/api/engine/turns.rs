@@ -25,12 +25,10 @@ pub struct DiskRefaults {
     pub count: u64,
     /// Sum of the refaults' distances, in pages.
     pub distances: u64,
-    /// Time that threads waited for these refaults, in ns.
     pub waited_ns: u64,
 }
 
 impl DiskRefaults {
-    /// Returns the growth since `before`.
     pub fn since(self, before: DiskRefaults) -> DiskRefaults {
         DiskRefaults {
             count: self.count.saturating_sub(before.count),
@@ -39,8 +37,7 @@ impl DiskRefaults {
         }
     }
 
-    /// Returns the mean distance in pages. With that many more resident pages the working set would
-    /// fit.
+    /// The working set would fit with that many more resident pages.
     pub fn mean_distance(self) -> u64 {
         self.distances / self.count.max(1)
     }
@@ -52,9 +49,8 @@ impl Engine {
         self.core.background.await_turn.get_or_init(|| await_turn);
     }
 
-    /// Waits while another process has a turn, if the page must be read from the disk, or if there
-    /// is hardly any free memory for it. In a parked tree waits if the page is absent. Holds no
-    /// claims while it waits. Called in faults of the program.
+    /// Waits while another process has a turn, if the page must be read from the disk, or if memory
+    /// is low. In a parked tree waits if the page is absent. Holds no claims while it waits.
     pub(super) fn await_turn(&self, page: PageNo, open: Mask) -> Result<(), FaultError> {
         let core = &self.core;
         let Some(await_turn) = core.background.await_turn.get() else { return Ok(()) };
@@ -85,19 +81,16 @@ impl Engine {
         outcome
     }
 
-    /// Returns true if a page is being faulted in.
     pub fn is_faulting(&self) -> bool {
         self.contexts.is_any_in_use()
     }
 
-    /// Evicts a batch of pages, or empties a part of the pool, regardless of the limit: for a parked
-    /// tree. Returns false if nothing more can be evicted.
+    /// For a parked tree: evicts a batch, or a part of the pool. False if nothing is evictable.
     pub fn evict_more(&self) -> bool {
         let mut context = self.contexts.claim_background();
         reclaim::evict_more(&self.core, &mut context)
     }
 
-    /// Returns the number of the program's pages in DRAM.
     pub fn resident_pages(&self) -> usize {
         self.core.memory.budget.pages()
     }
@@ -107,7 +100,6 @@ impl Engine {
         progress.step(&self.core, &self.contexts)
     }
 
-    /// Stops the swap-in of the working set.
     pub fn end_bring_back(&self) {
         let _context = self.contexts.claim_prefetch(0);
         self.core.background.returning().clear();

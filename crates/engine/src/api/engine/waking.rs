@@ -11,12 +11,10 @@ use softswap_sys::proc_maps::{self, Mapping};
 use softswap_sys::window::{Occupied, Part};
 use std::ops::Range;
 
-/// State of a process without an engine before one is started.
+/// The future window, and the memory of a process that has no engine yet.
 #[derive(Debug, Clone)]
 pub struct Before {
-    /// First address of the future window.
     pub base: usize,
-    /// Length of the window in bytes.
     pub len: usize,
     /// Address range in which no other mapping may be placed.
     pub reserved: Option<Range<usize>>,
@@ -26,10 +24,9 @@ pub struct Before {
 
 impl Engine {
     /// Starts an engine in a process that already has mappings in the window. The caller has
-    /// blocked signals, and calls [`Engine::fit`] as soon as it can handle faults. Meanwhile other
-    /// threads must not change mappings; they wait if they touch absent pages. On an error the
-    /// program's memory is unchanged. Returns also the memory that the program has locked: see
-    /// [`Engine::adopt_locked`].
+    /// blocked signals, and calls [`Engine::fit`] as soon as it can handle faults. Until then other
+    /// threads must not change mappings. On an error nothing changes. Returns also the memory that
+    /// the program has locked, for [`Engine::adopt_locked`].
     pub fn start_around(
         config: &Config,
         storage: Vec<Backing>,
@@ -51,9 +48,9 @@ impl Engine {
         Ok((Engine::of(core, contexts), locked))
     }
 
-    /// Pins memory that the program locked before the start. Unlocks it beyond the limit of
-    /// [`Engine::may_lock`], because the kernel discards no locked pages. Returns the number of
-    /// unlocked bytes.
+    /// Pins memory that the program locked before the start. Unlocks what exceeds
+    /// [`Engine::may_lock`], because the kernel discards no locked pages. Returns the unlocked
+    /// bytes.
     pub fn adopt_locked(&self, locked: &[Range<usize>]) -> usize {
         // If a wait has not helped once, later ranges do not wait.
         let mut waits = true;

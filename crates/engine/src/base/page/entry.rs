@@ -4,7 +4,6 @@ const STATE: u64 = 0b111;
 pub(super) const BUSY: u64 = 1 << 3;
 pub(super) const WAITERS: u64 = 1 << 4;
 const PAYLOAD_SHIFT: u32 = 6;
-/// Exclusive upper bound of payloads.
 pub(crate) const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
 pub(super) const AGE_SHIFT: u32 = PAYLOAD_SHIFT;
 pub(crate) const MAX_AGE: u8 = 15;
@@ -21,13 +20,10 @@ pub(crate) const OBJECT_BITS: u32 = 34;
 const OBJECT_SHIFT: u32 = 64 - PAYLOAD_SHIFT - OBJECT_BITS;
 const _: () = assert!(OBJECT_BITS <= COPY_BITS);
 
-/// Exclusive upper bound of slot numbers.
 pub(crate) const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 40;
-/// Exclusive upper bound of part numbers in a compressed slot.
 pub(crate) const PART_LIMIT: u8 = 15;
-/// Values in place of a part number if the slot holds one page. The page is incompressible, or
-/// compression was not tried.
+/// Values in place of a part number if the slot holds one page.
 const INCOMPRESSIBLE: u8 = PART_LIMIT;
 const NOT_TRIED: u8 = PART_LIMIT + 1;
 
@@ -38,7 +34,6 @@ pub type PageNo = u64;
 pub enum Place {
     /// No content: never touched, discarded, or unmapped.
     Vacant,
-    /// In the program's memory.
     Resident {
         /// Clock rounds that the page survives, 0 to [`MAX_AGE`].
         age: u8,
@@ -47,14 +42,12 @@ pub enum Place {
     },
     /// Unmapped, in a staging frame.
     Staged { frame: u32 },
-    /// Same-filled: all words are equal.
     SameFilled {
         /// The word, encoded by [`crate::codec::same_filled`].
         code: u64,
     },
     /// Compressed, in the pool.
     Pool { handle: u64 },
-    /// In the swap area.
     Slot {
         slot: u64,
         /// True if compression was tried and failed.
@@ -63,19 +56,12 @@ pub enum Place {
     /// Covered by an unmanaged mapping.
     Unmanaged,
     /// Compressed, in a swap slot that holds several pages.
-    CompressedSlot {
-        slot: u64,
-        /// Part number within the slot, below [`PART_LIMIT`].
-        part: u8,
-    },
+    CompressedSlot { slot: u64, part: u8 },
 }
 
-/// The stored copy of a resident page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredCopy {
-    /// In the swap area.
     Slot(SlotCopy),
-    /// Compressed, in the pool.
     Pool {
         /// Object number: the upper [`OBJECT_BITS`] bits of the handle.
         object: u64,
@@ -90,7 +76,6 @@ pub struct SlotCopy {
 }
 
 impl SlotCopy {
-    /// Returns the position of a page that has the slot to itself.
     fn whole_slot(slot: u64, is_incompressible: bool) -> SlotCopy {
         SlotCopy { slot, part: if is_incompressible { INCOMPRESSIBLE } else { NOT_TRIED } }
     }
@@ -107,7 +92,6 @@ impl SlotCopy {
         (self.part < PART_LIMIT).then_some(self.part)
     }
 
-    /// Returns the place of the page after its eviction.
     pub fn place(self) -> Place {
         let SlotCopy { slot, part } = self;
         match part {
@@ -132,7 +116,6 @@ impl StoredCopy {
         StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
     }
 
-    /// Returns the copy if it is in the swap area.
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             StoredCopy::Slot(copy) => Some(copy),
@@ -181,7 +164,6 @@ impl Place {
         matches!(self, Place::Slot { is_incompressible: true, .. })
     }
 
-    /// Returns the position in the swap area, if the page is stored there.
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             Place::Slot { slot, is_incompressible } => {
@@ -201,7 +183,6 @@ impl Place {
     }
 }
 
-/// The value of an entry at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(pub(super) u64);
 
@@ -255,7 +236,6 @@ impl Entry {
         self.0 & STATE == 1
     }
 
-    /// Returns the number of system calls that have the page pinned.
     pub(crate) fn pins(self) -> u64 {
         let may_be = self.is_resident() && !self.is_protected();
         if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }

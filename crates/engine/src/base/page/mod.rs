@@ -16,9 +16,9 @@
 //! ```
 //!
 //! A resident page with a stored copy is write-protected: unless it is written first, it is evicted
-//! without another store. A page without a copy may be write-protected too, to be unmapped together
-//! with other pages. Pinned pages are never protected, because the kernel may write to them;
-//! pins and protection therefore share bits of the entry.
+//! without another store. A claimed page without a copy may be protected too, to be unmapped
+//! together with other pages. Pinned pages are never protected, because the kernel may write to
+//! them; therefore the pins share bits with the copy.
 //!
 //! A transition has three steps: claim (compare-and-swap that sets busy), act, publish (store the
 //! new entry, wake waiters). Only the claimer acts. Waiters spin briefly, then sleep.

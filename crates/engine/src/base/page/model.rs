@@ -95,7 +95,6 @@ fn page_rescued_during_write_stays_resident() {
         let rescued = claim.before().place() == Place::Staged { frame: 3 };
         claim.publish(Place::resident(2));
         let written = writer.join().unwrap();
-        // Only one of them succeeds, and the page is resident.
         assert!(!(rescued && written));
         assert!(table.load(0).is_resident());
     });

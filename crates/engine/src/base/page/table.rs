@@ -7,14 +7,12 @@ use std::ops::Range;
 /// Spins before sleeping: a transition of a page in DRAM takes a few microseconds.
 const SPINS: u32 = if cfg!(feature = "loom") { 1 } else { 200 };
 
-/// Entries of a range of pages; in an engine, of the whole window.
 #[derive(Debug, Clone, Copy)]
 pub struct PageTable<'t> {
     words: &'t [AtomicU64],
 }
 
-/// The right to change one page's place. A claim that is dropped without [`Claim::publish`] does
-/// not change the place.
+/// The right to change one page's place. A drop without [`Claim::publish`] keeps the place.
 #[derive(Debug)]
 #[must_use]
 pub struct Claim<'t> {
@@ -75,7 +73,6 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Waits until the page is not busy and returns its entry.
     pub(crate) fn wait(&self, page: PageNo) -> Entry {
         self.wait_while(page, Entry::is_busy)
     }
@@ -103,8 +100,7 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Pins a resident page until [`PageTable::unpin`]. Returns false if the page is not resident,
-    /// is protected, or has the maximum number of pins.
+    /// Returns false if the page is not resident, is protected, or has the maximum number of pins.
     pub(crate) fn try_pin(&self, page: PageNo) -> bool {
         let word = &self.words[page as usize];
         loop {
@@ -133,8 +129,7 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Lowers the age of a resident page by one, unless the page is busy or changed. Returns true
-    /// if the age was 0.
+    /// Lowers the age by one, unless the entry has changed. Returns true if the age was 0.
     pub(crate) fn age_down(&self, page: PageNo, seen: Entry) -> bool {
         if seen.0 & AGE_MASK == 0 {
             return true;
@@ -152,7 +147,6 @@ impl<'t> PageTable<'t> {
 }
 
 impl PageTable<'_> {
-    /// Clears the age of a resident page that is not busy.
     pub(crate) fn deactivate(&self, page: PageNo) {
         let seen = self.load(page);
         if seen.is_resident() && !seen.is_busy() {
@@ -171,7 +165,6 @@ impl Claim<'_> {
         self.before
     }
 
-    /// Stores the new place and ends the claim.
     pub fn publish(self, place: Place) {
         let old = self.word.swap(Entry::new(place).0, Ordering::AcqRel);
         end(self.word, old);
