@@ -1,7 +1,6 @@
 //! Adoption of memory that a process mapped before it had an engine.
 //!
-//! The mappings are at their addresses in the window already. Their present pages are charged and
-//! become evictable. No other thread runs during the adoption.
+//! The mappings are at their final addresses. No other thread runs during the adoption.
 
 use crate::base::page::{PageNo, Place};
 use crate::core::Core;
@@ -14,8 +13,7 @@ use softswap_sys::proc_maps::{Mapping, Pages};
 use std::io;
 use std::ops::Range;
 
-/// Adds existing mappings to the layout and finds their present pages. No other mapping is placed
-/// in `reserved`.
+/// Adds `mappings` and charges their present pages. Places no other mapping in `reserved`.
 pub(crate) fn adopt(
     core: &Core,
     mappings: &[Mapping],
@@ -59,7 +57,6 @@ fn add(core: &Core, layout: &mut Layout, mapping: &Mapping) {
     }
 }
 
-/// Charges present pages and marks them resident.
 fn learn(core: &Core, run: Range<PageNo>) {
     let memory = &core.memory;
     memory.budget.charge((run.end - run.start) as usize);

@@ -16,28 +16,23 @@ const MAX_FOUND: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// There may be more to read.
     More,
     /// There is not enough free memory.
     Full,
-    /// All pages were read or left out.
     Done,
 }
 
 #[derive(Debug)]
 pub struct BringBack {
     wanted: u64,
-    /// Number of pages outside DRAM in each bucket of refault distances. The unit of distances
-    /// changes with the limit, so only their order counts.
+    /// Pages outside DRAM per bucket of distances. Only their order counts: the unit may change.
     distances: Vec<u64>,
     /// Pages with a shorter distance are swapped in; 0 until all are counted.
     below: u64,
-    /// Page at which the search continues.
     from: PageNo,
 }
 
 impl BringBack {
-    /// Begins to swap in the `wanted` pages evicted last.
     pub fn new(wanted: u64) -> BringBack {
         BringBack { wanted, distances: vec![0; BUCKETS], below: 0, from: 0 }
     }
@@ -112,14 +107,12 @@ impl BringBack {
     }
 }
 
-/// Returns true if the budget is above the low watermark, raising the budget first if needed.
 fn has_space(core: &Core) -> bool {
     let has_space = || !core.memory.budget.is_low(core.other_bytes());
     has_space() || core.grow_budget() && has_space()
 }
 
-/// Reads the next pages in one of the readahead threads. Returns false if there are none, or if
-/// there is not enough memory.
+/// Reads the next pages. Returns false if there are none, or if memory is short.
 pub(crate) fn read_next(core: &Core, context: &mut Context) -> bool {
     let mut next = [(0, 0); REQUEST_PAGES];
     let next = {
@@ -140,8 +133,8 @@ pub(crate) fn read_next(core: &Core, context: &mut Context) -> bool {
     done > 0
 }
 
-/// Reads, from the end on, as many of the pages as one read takes, if they are still in their
-/// slots. Returns the number of pages done. A page that cannot be read remains in its slot.
+/// Reads pages, from the end on, as many as one read takes. Returns their number, including failed
+/// ones, which remain in their slots.
 fn read(core: &Core, context: &mut Context, found: &[(u64, PageNo)]) -> usize {
     let (count, Some((first, _))) = (found.len(), found.last()) else { return 0 };
     if !core.memory.budget.try_charge(count, core.other_bytes()) {

@@ -73,7 +73,6 @@ pub(crate) fn map_at(
     Ok(true)
 }
 
-/// Unmaps `range`. Unmapped parts are skipped.
 pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let mut layout = core.memory.space.lock();
     check_unsealed(&layout, &range)?;
@@ -91,11 +90,9 @@ fn not_permitted() -> io::Error {
     io::Error::from_raw_os_error(EPERM)
 }
 
-/// Drops the content and attributes of `range`. `range` stays allocated, so no other mapping can be
-/// placed there while the caller holds the lock.
+/// Drops the content and attributes of `range`, which stays allocated.
 fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
-    // At its limit on mappings the kernel may refuse these calls. So they precede all changes of
-    // managed pages.
+    // At its limit on mappings the kernel may refuse these calls, so they precede other changes.
     unlock_in(&core.memory, layout, range)?;
     for unmanaged in layout.unmanaged_in(range) {
         core.memory.window.restore(unmanaged.start, (unmanaged.end - unmanaged.start) as usize)?;
@@ -114,7 +111,6 @@ fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<
     Ok(())
 }
 
-/// Allocates `count` pages of the window without mapping them.
 pub(crate) fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
     let mut layout = memory.space.lock();
     let range = memory.space.find(&layout, count, LARGE_ALIGN_PAGES)?;
@@ -129,8 +125,7 @@ pub(crate) fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     clear(core, &mut layout, &range)
 }
 
-/// Makes the kernel lock `range` in memory, and records the lock. Fails if more than `most` pages
-/// would be locked. Returns the parts that were not locked before.
+/// Locks `range` in memory. Fails if more than `most` pages would be locked. Returns the new parts.
 pub(crate) fn lock(
     memory: &Memory,
     range: Range<PageNo>,
@@ -235,8 +230,7 @@ fn no_memory() -> io::Error {
     io::Error::from_raw_os_error(ENOMEM)
 }
 
-/// Grows a mapping to `count` pages, into the free pages after it. Returns false if those are in
-/// use.
+/// Grows a mapping into the free pages after it. Returns false if those are in use.
 pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<bool> {
     let mut layout = memory.space.lock();
     let more = range.end..range.start + count;
@@ -249,8 +243,7 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     Ok(true)
 }
 
-/// In a forked child, removes the memory that the child does not inherit, zeroes the memory that is
-/// wiped at fork, and clears all locks. No other thread runs.
+/// Applies `AtFork` in a forked child, and clears all locks. No other thread runs.
 pub(crate) fn drop_not_inherited(core: &Core, layout: &mut Layout) -> io::Result<()> {
     for part in layout.locked() {
         layout.unlock_range(&part);
@@ -283,8 +276,7 @@ pub(crate) fn transfer(
     })
 }
 
-/// Moves content page by page. On failure returns the failed page and the error. The pages before
-/// it have been moved.
+/// On failure returns the failed page and the error. The pages before it have been moved.
 fn transfer_until(
     core: &Core,
     from: Range<PageNo>,
@@ -302,9 +294,8 @@ fn transfer_until(
     Ok(())
 }
 
-/// Moves one page. Returns false if the caller must fault it in and retry. A pool object cannot be
-/// moved, because it records its owner. A staged page cannot be moved, because its frame belongs to
-/// a batch. A page with a stored copy is retried after the copy is freed, because a moved page
+/// Returns false if the caller must fault the page in and retry. A pool object records its owner,
+/// and a staged page's frame belongs to a batch. A stored copy is freed first, because a moved page
 /// loses its write protection.
 fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool> {
     let seen = core.memory.pages.load(source).place();
@@ -370,8 +361,8 @@ fn move_content(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
     let window = &core.memory.window;
     match window.relocate(target, source, 1).error {
         None => Ok(()),
-        // After a fork the page may be shared with the child. Unshare it and retry. If a device has
-        // the page pinned, the kernel refuses again, and a copy would lose the device's writes.
+        // The page may be shared with a child: unshare it. If a device has the page pinned, the
+        // kernel refuses again, and a copy would lose the device's writes.
         Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             let is_moved =
                 window.unshare(source).is_ok() && window.relocate(target, source, 1).pages == 1;
@@ -402,8 +393,7 @@ fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
     }
 }
 
-/// Frees the content of all pages of `range`. A run of adjacent resident pages is dropped in one
-/// call, while all of them are claimed.
+/// Frees the content of all pages of `range`, runs of resident pages in one call.
 fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     const RUN: usize = 64;
     core.recorder.iter().for_each(|recorder| recorder.note_freed(&range));
@@ -438,8 +428,7 @@ fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
                 run[len] = Some(claim);
                 len += 1;
             }
-            // The batch empties the frame, but counts the page as rescued and does not uncharge it.
-            // So uncharge the page here.
+            // The batch counts the page as rescued and does not uncharge it, so uncharge it here.
             Place::Staged { .. } => {
                 core.memory.budget.release(1);
                 claim.publish(Place::Vacant);

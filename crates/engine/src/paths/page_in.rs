@@ -28,8 +28,7 @@ use softswap_sys::signals::Mask;
 use softswap_sys::window::Writes;
 
 /// Faults a page in. Returns its previous place, or `None` if it was resident. A wait for memory
-/// ends if a signal in `open` is pending. Fails if the page cannot be faulted in; its state is then
-/// unchanged.
+/// ends if a signal in `open` is pending. After a failure the page's state is unchanged.
 pub(crate) fn page_in(
     core: &Core,
     contexts: &Contexts,
@@ -41,9 +40,8 @@ pub(crate) fn page_in(
     let (mut tries, mut fewest) = (0, usize::MAX);
     loop {
         match try_page_in(core, contexts, page, access, open) {
-            // The kernel refuses another mapping. Evict pages, which reduces the number of
-            // mappings. Another thread of the program may take those that become free: retry as
-            // long as their number falls, and eight times more.
+            // The kernel refuses another mapping: evict pages. Other threads may take the mappings
+            // that become free, so retry as long as their number falls, and eight times more.
             Err(FaultError::Install(_)) if tries < 8 && window.faults() == Faults::Protection => {
                 window.count_mappings();
                 reclaim::keep_mappings(core, &mut contexts.claim(current_cpu()));
@@ -63,11 +61,9 @@ fn try_page_in(
     open: Mask,
 ) -> Result<Option<Tier>, FaultError> {
     let watch = Stopwatch::start();
-    // 1. If the touch reaches a stream's marker, request the next window before any wait, because
-    //    reading it takes time.
+    // 1. If the touch reaches a marker, request the next window before any wait.
     let touch = note_touch(core, page);
-    // 2. Claim buffers, codec memory and I/O lanes. This precedes the entry, so that a fork, which
-    //    claims all contexts, finds no page half faulted in.
+    // 2. A context precedes the entry: a fork, which claims all, finds no page half faulted in.
     let mut context = contexts.claim(current_cpu());
     // 3. Claim the entry. No other thread moves the page from here on.
     let Some(claim) = claim_for_fault(&core.memory, page, access)? else { return Ok(None) };
@@ -86,8 +82,7 @@ fn try_page_in(
             // 6. Charge the page to the budget, with reclaim if necessary.
             reclaim::charge_pages(core, &mut context, 1, open)?;
             reclaim::keep_mappings(core, &mut context);
-            // 7. Report the refault to the policies. They decide which other pages to read, the
-            //    page's age, and if its copy is kept.
+            // 7. The policies choose other pages to read, the page's age, and if its copy is kept.
             let (wanted, age) = plan(core, page, place, access, touch);
             // 8. Bring the content into the program's memory.
             let tier = fetch(core, &mut context, place, wanted)?;
@@ -107,8 +102,7 @@ fn try_page_in(
     Ok(Some(tier))
 }
 
-/// Classifies a touch, and requests the next window if it reached a marker. A touch of a resident
-/// page does not belong to any stream.
+/// Requests the next window if the touch reached a marker. A resident page belongs to no stream.
 fn note_touch(core: &Core, page: PageNo) -> Touch {
     if is_there(&core.memory, page) {
         return Touch::Isolated;
@@ -122,7 +116,6 @@ fn note_touch(core: &Core, page: PageNo) -> Touch {
     touch
 }
 
-/// Returns the end of the window and a test for resident pages, which bound streams.
 fn ahead(memory: &Memory) -> Ahead<impl Fn(PageNo) -> bool> {
     Ahead { end: memory.window.pages() as PageNo, is_there: |page| is_there(memory, page) }
 }
@@ -131,8 +124,7 @@ fn is_there(memory: &Memory, page: PageNo) -> bool {
     matches!(memory.pages.load(page).place(), Place::Resident { .. } | Place::Staged { .. })
 }
 
-/// Claims the page's entry. Returns `None` if the page is already resident. For a write, a
-/// protected resident page is claimed.
+/// Claims the page's entry. Returns `None` for a resident page, except a write to a protected one.
 fn claim_for_fault(
     memory: &Memory,
     page: PageNo,
@@ -167,8 +159,7 @@ fn claim_for_fault(
     }
 }
 
-/// Checks, under a claim, a page that is resident according to its entry but absent in the kernel.
-/// Without the claim, the page may have changed between the two checks.
+/// Fails if a page that its entry calls resident is absent. The claim keeps both unchanged.
 fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
     let claim = memory.pages.claim(page);
     let is_resident = claim.before().is_resident();
@@ -192,8 +183,7 @@ fn restore_staged(
     Ok(Tier::Staged)
 }
 
-/// Reports the refault to the policies and gets their decisions: which other pages to read, and the
-/// age. If the fault fails later, the page counts as faulted in and evicted, which is harmless.
+/// Gets the policies' decisions. After a failure the page counts as faulted in and evicted.
 fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -> (Wanted, u8) {
     core.note_return(page, place);
     let has = |mechanism| core.policies.has(mechanism);
@@ -218,15 +208,13 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     } else {
         core.policies.note_waited_for(page, place);
     }
-    // Call `age_of_faulted` first: it updates the page's refault level, which `keep_copy` reads
-    // (`refaults_early`).
+    // First, because it updates the page's refault level, which `keep_copy` reads.
     let age = core.policies.age_of_faulted(page, place, core.memory.budget.pages());
     let keep_copy = swap_cache::keep_copy(core, page, place, access, true);
     (Wanted { page, access, keep_copy, window, may_read_offsets, is_stream }, age)
 }
 
-/// Reads the page's content, and other pages in the same batch. Publishes the others; the caller
-/// publishes the page itself. On failure releases the page's charge.
+/// Reads the page and others with it. Publishes only the others. On failure uncharges the page.
 fn fetch(
     core: &Core,
     context: &mut Context,
@@ -274,14 +262,12 @@ fn install_same_filled(
     Ok(Tier::SameFilled)
 }
 
-/// Publishes a page that was at `place` as resident.
 fn publish(core: &Core, page: PageNo, claim: Claim<'_>, place: Place, wanted: Wanted, age: u8) {
     let copy = swap_cache::on_swap_in(core, place, wanted.keep_copy);
     finish(&core.memory, page, claim, age, copy);
 }
 
-/// Swaps in the stored pages of a page's cluster, if pages are handled in clusters. Pages that
-/// fail keep their place.
+/// Swaps in the stored pages of a page's cluster. Pages that fail keep their place.
 fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
     let memory = &core.memory;
     let cluster = mapping_pressure::cluster_pages(memory);
@@ -318,8 +304,7 @@ fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
     }
 }
 
-/// After a first write installs fresh pages ahead. After a swap-in sets markers, or requests
-/// windows, for the pages that would be touched next.
+/// Installs fresh pages after a first write. After a swap-in sets markers or requests windows.
 fn read_ahead_after(core: &Core, page: PageNo, tier: Tier, access: Access, touch: Touch) {
     match tier {
         Tier::Zero if access == Access::Write && core.policies.has(Mechanism::FaultAround) => {

@@ -1,12 +1,10 @@
 //! Page-out: victim -> unmap -> same-filled word | pool | bounce -> slot -> extent -> write ->
 //! publish. Steps 1 to 5 are in [`evict`], 6 to 8 in [`store`], 8 to 10 in [`write_staged`].
 //!
-//! Clean victims are dropped in place ([`clean_reclaim`]). They are evicted to their copies, except
-//! those that the pool may accept. Other victims are unmapped in a batch if that takes fewer TLB
-//! shootdowns ([`batch_unmap`]), or moved to staging frames ([`staging`]), from which a touch takes
-//! them back immediately. A slot is published only after its write has succeeded. After a failed
-//! write the pages are written one by one. Slots that fail are retired, and their pages stay in
-//! memory.
+//! Clean victims are dropped in place ([`clean_reclaim`]). Others are unmapped in a batch if that
+//! takes fewer TLB shootdowns ([`batch_unmap`]), or moved to staging frames ([`staging`]), from
+//! which a touch takes them back. After a failed write the pages are written one by one. Slots that
+//! fail are retired, and their pages stay in memory.
 
 use crate::base::page::{PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::Counter;
@@ -29,28 +27,24 @@ pub(crate) struct Outcome {
     pub(crate) pages_out: usize,
     /// Evicted pages whose staging frames are still in use and charged.
     in_frames: usize,
-    /// Pages intended for the swap area.
     pub(crate) for_disk: usize,
     /// Reason why pages intended for the swap area were not written.
     pub(crate) area_full: Option<NoSlot>,
 }
 
 impl Outcome {
-    /// Counts an evicted page whose memory is still in a staging frame.
     fn note_in_frame(&mut self) {
         self.pages_out += 1;
         self.in_frames += 1;
     }
 }
 
-/// Evicts up to one batch of cold pages.
 pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     let outcome = evict(core, context, false);
     if outcome.pages_out > 0 || core.stores.may_write() {
         return outcome;
     }
-    // A process that cannot write can still evict clean pages. The hand may reach them only after
-    // many pages that have to stay.
+    // A process that cannot write can still evict clean pages, which may be far from the hand.
     let of_clean = evict(core, context, true);
     if of_clean.pages_out > 0 { of_clean } else { outcome }
 }
@@ -63,10 +57,9 @@ fn evict(core: &Core, context: &mut Context, only_clean: bool) -> Outcome {
     let found = claim_victims(core, only_clean, &mut victims);
     // 2. Separate the clean ones.
     let (clean, dirty) = clean_first(&mut victims[..found]);
-    // 3. Drop clean pages in place. Most are evicted to their copies; the others are stored.
+    // 3. Drop clean pages in place.
     let has_buffer = reclaim_clean(core, context, clean, dirty, &mut outcome);
-    // 4. Unmap scattered dirty pages in a batch, if that takes fewer shootdowns. (Step 3 may have
-    //    staged them already.)
+    // 4. Unmap scattered dirty pages in a batch, unless step 3 has staged them.
     if dirty.iter().any(Option::is_some) && !unmap_batch(core, context, dirty, &mut outcome) {
         // 5. Move the others to staging frames, adjacent ones together, and store them (6 to 10).
         let staged = staging::stage(core, context, dirty, 0);
@@ -94,7 +87,6 @@ fn claim_victims(core: &Core, only_clean: bool, victims: &mut [Victim<'static>])
     }
 }
 
-/// Moves the clean victims to the front.
 fn clean_first<'v, 't>(
     victims: &'v mut [Victim<'t>],
 ) -> (&'v mut [Victim<'t>], &'v mut [Victim<'t>]) {
@@ -116,9 +108,8 @@ fn report_to_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u6
     core.policies.note_batch(found, Batch { left, for_disk: outcome.for_disk, cpu_ns });
 }
 
-/// Drops clean victims in place, and stores those that are not evicted to a copy. If some of them
-/// need the disk, stages the `dirty` victims before the write and stores them afterwards. Returns
-/// false if there is no buffer.
+/// Drops clean victims in place, and stores those that are not evicted to a copy. Stages the
+/// `dirty` victims before a write to the disk. Returns false if there is no buffer.
 fn reclaim_clean(
     core: &Core,
     context: &mut Context,
@@ -187,7 +178,6 @@ fn unmap_batch(
 struct ForDisk {
     pages: [InFrame; BATCH_PAGES],
     count: usize,
-    /// A bit for each page that is known to be incompressible.
     incompressible: u32,
 }
 
@@ -213,8 +203,7 @@ impl ForDisk {
     }
 }
 
-/// Stores unmapped victims, whose contents are in `buffer`. Stages those that must be written and
-/// returns them.
+/// Stores unmapped victims, with contents in `buffer`. Stages and returns those to be written.
 fn store_unmapped(
     core: &Core,
     context: &mut Context,
@@ -274,7 +263,6 @@ fn place_without_write(
     })
 }
 
-/// Keeps the copy if the page's place is that copy; otherwise frees it.
 fn keep_or_free_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) {
     let Some(copy) = copy else { return };
     if place.in_slot().is_some_and(|now| now.is_same_place(copy)) {
@@ -284,7 +272,6 @@ fn keep_or_free_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: P
     }
 }
 
-/// Stores all staged pages, and empties the context's frames.
 fn store_and_empty(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     core.memory.budget.begin_eviction(staged.count());
     store(core, context, staged, outcome);
@@ -293,7 +280,6 @@ fn store_and_empty(core: &Core, context: &mut Context, staged: &Staged, outcome:
     empty_frames(core, context, outcome);
 }
 
-/// Empties and uncharges the context's frames, whose pages are stored elsewhere.
 fn empty_frames(core: &Core, context: &Context, outcome: &mut Outcome) {
     core.memory.window.empty_frames(context.first_frame, BATCH_PAGES);
     core.memory.budget.release(std::mem::take(&mut outcome.in_frames));
@@ -304,8 +290,7 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
     let mut for_disk = ForDisk::default();
     for in_frame in staged.pages() {
         let Some(mut held) = staging::claim_staged(core, in_frame) else { continue };
-        // 6. Same-filled pages become their word.
-        // 7. Compressible, admitted pages become pool objects.
+        // 6 and 7. Same-filled pages become their word, compressible ones pool objects.
         let why = match compress::store_in_dram(core, context, in_frame.0, held.0.bytes()) {
             Ok(place) => {
                 let (content, claim) = held;

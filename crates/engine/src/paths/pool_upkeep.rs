@@ -19,16 +19,12 @@ use softswap_sys::raw::thread_cpu_ns;
 const _: () =
     assert!(MAX_COMPRESSED_BYTES <= MAX_PART_BYTES, "each object fits into an empty slot");
 
-/// Writes the oldest pages of the pool to the swap area, compressed, several to a slot if they fit.
-/// Returns the number of pages.
-///
-/// The entries stay claimed during the write, so that a page cannot change and be compressed to the
-/// same place again.
+/// Writes the pool's oldest pages to the swap area, and returns their number. Their entries stay
+/// claimed meanwhile, so that no page changes and is compressed to the same place again.
 pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
     let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return Ok(0) };
     let before_ns = thread_cpu_ns();
-    // Allocate slots first. Searching closes a slab to new objects; without slots it would be
-    // closed for nothing.
+    // Allocate slots first: the search closes a slab to new objects, for nothing without slots.
     let slots = alloc_slots_for_batch(&core.stores, context, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
@@ -41,7 +37,6 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     Ok(written)
 }
 
-/// Fills a batch with the oldest pages and their neighbours. Returns the number of pages.
 fn fill_batch(
     core: &Core,
     context: &mut Context,
@@ -87,7 +82,6 @@ fn fill_batch(
 struct Batch<'b> {
     pages: &'b mut [[u8; PAGE_SIZE]],
     count: usize,
-    /// Fill level of the last started page.
     last: SlotPacker,
     /// True if an object did not fit into the last page, which is the last available one.
     is_full: bool,
@@ -103,8 +97,7 @@ impl<'b> Batch<'b> {
         self.last.fits(compressed_bytes) || self.count < self.pages.len()
     }
 
-    /// Claims a page of the pool and copies it to the batch. Returns `None` if the page is
-    /// elsewhere or busy, does not fit, or is damaged. Damage is reported when the page is touched.
+    /// Claims and copies a page; `None` if it is elsewhere, busy or damaged, or does not fit.
     fn add(
         &mut self,
         core: &Core,
@@ -123,8 +116,7 @@ impl<'b> Batch<'b> {
         Some(Relocating { claim, at, part: Some(part) })
     }
 
-    /// Adds a part to the last page, or starts another page. Pages are added in address order, so
-    /// the parts of one slot are neighbours.
+    /// Appends a part. Pages come in address order, so the parts of a slot are neighbours.
     fn pack(&mut self, tag: u8, compressed: &[u8]) -> Option<(usize, u8)> {
         let last = self.count.wrapping_sub(1);
         if let Some(page) = self.pages.get_mut(last)
@@ -139,8 +131,7 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// Moves the objects of the sparsest slab into gaps of other slabs, if that pays. Returns the
-/// number of pages moved.
+/// Moves the sparsest slab's objects into gaps of others, if that pays. Returns their number.
 pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
     if !core.policies.has(Mechanism::Compaction) {
         return 0;
@@ -155,8 +146,7 @@ pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
     moved
 }
 
-/// Moves a page's object. Returns false if the page is busy, there is no gap, or the object is
-/// damaged. Damage is reported when the page is touched.
+/// Returns false if the page is busy, there is no gap, or the object is damaged.
 fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle) -> bool {
     let Some(claim) = claim_stored(core, page, handle) else { return false };
     let compressed = copy_compressed(core, context, handle);
@@ -169,7 +159,6 @@ fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle)
     true
 }
 
-/// Copies an object to the context. Returns `None` if it is damaged.
 fn copy_compressed<'c>(core: &Core, context: &'c mut Context, handle: Handle) -> Option<&'c [u8]> {
     let copy = &mut context.compressed.0[..handle.compressed_bytes()];
     core.stores.pool.peek(handle, |compressed| copy.copy_from_slice(compressed)).ok()?;

@@ -1,9 +1,8 @@
 //! Background readahead: reads the windows of streams by requests.
 //!
-//! Several threads do this, so that the device and other CPUs work while the program uses resident
-//! pages, and one request is read while another is installed. Prefetching is speculative: it does
-//! not wait for claims, and ignores errors, which a later fault reports. It evicts other pages only
-//! for windows of streams. If background reclaim is too slow, the prefetching thread reclaims.
+//! Several threads do this, so that one request is read while another is installed. Prefetching
+//! does not wait for claims, and ignores errors, which a later fault reports. It evicts pages only
+//! for windows of streams.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};
@@ -34,7 +33,6 @@ impl Drop for Charge<'_> {
     }
 }
 
-/// Runs one prefetch thread until `next_window` returns false.
 pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: impl Fn() -> bool) {
     core.policies.readahead.serve(true);
     core.stats.add(Counter::EngineThreads, 1);
@@ -51,8 +49,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: 
     core.policies.readahead.serve(false);
 }
 
-/// Reads the request's pages, except its marker, first from the swap areas, then from the pool.
-/// Stops if there is not enough memory, or on an error.
+/// Reads the request's pages except its marker. Stops on an error, or if memory is short.
 fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     let Range { start, end } = request.range();
     let end = end.min(core.memory.window.pages() as PageNo);
@@ -83,9 +80,8 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     }
 }
 
-/// Reads those of `pages` that are in the swap area, in one operation, and installs them except the
-/// marker. `to_cache` is the marker, which the first round caches. Returns the next page, `end` if
-/// none is left, `None` to stop.
+/// Reads those of `pages` that are in the swap area, caches `to_cache`, and installs all except the
+/// marker. Returns the next page, `end` if none is left, `None` to stop.
 fn from_disk(
     core: &Core,
     context: &mut Context,
@@ -131,7 +127,6 @@ fn from_disk(
     (installed == count).then(|| full.unwrap_or(end))
 }
 
-/// Installs and publishes adjacent claimed pages from the pool. Returns the number of pages.
 fn install_claimed(
     core: &Core,
     page: PageNo,
@@ -155,8 +150,7 @@ fn install_claimed(
     installed
 }
 
-/// Decompresses and installs the page and those after it that are in the pool. Returns the number
-/// of pages, `None` to stop.
+/// Installs the page and those after it that are in the pool. Returns their number, `None` to stop.
 fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
     let is_pooled = |next: &PageNo| {
         let seen = core.memory.pages.load(*next);
@@ -188,8 +182,7 @@ fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> O
     (installed > 0).then_some(installed)
 }
 
-/// Charges pages to the budget. Must be called without claims and buffers, because it may reclaim:
-/// no thread that holds one may wait for memory.
+/// Charges pages, with reclaim. Therefore the caller must hold no claims and no buffers.
 fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
     // Evict at most four batches for a request.
     for _ in 0..=4 {
@@ -207,8 +200,7 @@ fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Cha
     None
 }
 
-/// Claims consecutive pages that are in the pool and not busy, from `page` on. Returns their
-/// number.
+/// Claims consecutive idle pages of the pool, from `page` on. Returns their number.
 fn claim_pooled(core: &Core, page: PageNo, claims: &mut [Option<Claim<'static>>]) -> usize {
     for (index, place) in claims.iter_mut().enumerate() {
         let next = page + index as u64;

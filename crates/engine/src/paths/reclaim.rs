@@ -1,10 +1,9 @@
 //! Background and direct reclaim.
 //!
-//! The background thread starts when free memory falls below the low watermark and stops at the
-//! high one. While evicted pages do not need the disk ([`crate::policy::write_load`]), free memory
-//! is kept at the high watermark: by the background thread if the process leaves a CPU to it,
-//! otherwise, or if the background thread is too slow, by the threads that fault pages in. A thread
-//! that finds no free memory evicts a batch, too (direct reclaim); this is rare and counted.
+//! The background thread reclaims from the low watermark up to the high one. While evicted pages do
+//! not need the disk ([`crate::policy::write_load`]), free memory is kept at the high watermark: by
+//! the background thread if a CPU is idle and it keeps up, otherwise by the threads that fault. A
+//! thread that finds no free memory evicts a batch (direct reclaim).
 
 use crate::base::stats::Counter;
 use crate::core::Core;
@@ -25,9 +24,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const RECLAIM_COPIES: usize = 4 * BATCH_PAGES;
 /// Number of pages in DRAM below which program threads do not evict ahead of need.
 const MIN_PAGES: usize = 8 * BATCH_PAGES;
-/// Pause before a retry, in which other threads may free memory, in ns.
 const PAUSE_NS: u64 = 1_000_000;
-/// Time without progress after which memory counts as exhausted, in ns.
+/// Time without progress after which memory counts as exhausted.
 const RECLAIM_TIMEOUT_NS: u64 = 1_500_000_000;
 /// Maximum time counted for one try. A longer one means that the process or its disk was stopped.
 const MAX_TRY_NS: u64 = 100_000_000;
@@ -42,9 +40,7 @@ pub(crate) enum Round {
     Stuck(Option<NoSlot>),
 }
 
-/// Shrinks the pool if it uses more than 90 % of its limit or few pages are resident, then evicts a
-/// batch. The batch is skipped if the pool shrank and still exceeds its limit or few pages are
-/// resident.
+/// Shrinks the pool if it is nearly full or few pages are resident, then evicts a batch.
 pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
@@ -74,8 +70,7 @@ pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     }
 }
 
-/// Runs a [`round`] for a thread that needs memory. If no page is evictable, also shrinks a pool
-/// that is below its limit, or raises the pool's limit if the areas accept nothing.
+/// As [`round`]. If no page is evictable, also shrinks a pool below its limit, or raises the limit.
 pub(crate) fn direct_round(core: &Core, context: &mut Context) -> Round {
     let stuck = round(core, context);
     if let Round::Stuck(mut why) = stuck {
@@ -88,8 +83,7 @@ pub(crate) fn direct_round(core: &Core, context: &mut Context) -> Round {
     stuck
 }
 
-/// Evicts a batch of pages. If no page is evictable, shrinks the pool, then releases standby pages.
-/// Returns false if nothing was freed.
+/// Evicts a batch, else shrinks the pool, else releases standby pages. False if nothing was freed.
 pub(crate) fn evict_more(core: &Core, context: &mut Context) -> bool {
     if core.memory.pinners.is_due() {
         core.background.wake();
@@ -99,8 +93,7 @@ pub(crate) fn evict_more(core: &Core, context: &mut Context) -> bool {
         || core.stores.standby.release() > 0
 }
 
-/// Shrinks the pool by freeing copies or by write-back. First tries the way that removes pages of
-/// less value, then the other one if the first removes none. Returns the number of pages removed.
+/// Frees copies or writes pages back, first those of less value. Returns the number of pages.
 fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
     if core.stores.pool.used_bytes() == 0 {
         return 0;
@@ -121,9 +114,8 @@ fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoS
     }
 }
 
-/// Charges `count` pages to the budget, with reclaim if necessary. Returns early if a signal in
-/// `open` is pending. Fails if no page could be evicted for a while, or a signal must be taken
-/// first.
+/// Charges `count` pages, with reclaim if necessary. Fails if no page could be evicted for a while,
+/// or if a signal in `open` is pending.
 pub(crate) fn charge_pages(
     core: &Core,
     context: &mut Context,
@@ -177,8 +169,7 @@ pub(crate) fn charge_pages(
     }
 }
 
-/// Evicts pages while the process is at its limit on mappings. Does nothing in a forking thread:
-/// the child would lack the keys of the pages.
+/// Evicts pages at the limit on mappings. Not in a forking thread: the child would lack their keys.
 pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
     const MAX_ROUNDS: usize = 32;
     if !context.may_reclaim {
@@ -201,8 +192,7 @@ struct Stuck {
 }
 
 impl Stuck {
-    /// Waits for progress of other threads after a failed try that began at `began_ns`. Fails if
-    /// the time is up or a signal is pending.
+    /// Waits after a try that began at `began_ns`. Fails after a timeout or if a signal is pending.
     fn pause(
         &mut self,
         core: &Core,
@@ -225,7 +215,6 @@ impl Stuck {
             _ => (now - before).min(MAX_TRY_NS),
         };
         self.pauses += 1;
-        // Standby pages are released after every fourth pause.
         if self.pauses.is_multiple_of(4) {
             core.stores.standby.release();
         }
@@ -245,10 +234,9 @@ impl Stuck {
     }
 }
 
-/// Reclaims up to the high watermark, or wakes background reclaim to do so, while evicted pages
-/// rarely need the disk. Background reclaim is used if a CPU is idle and it keeps up; otherwise the
-/// calling thread evicts a batch. `pinned` is the number of pages that are not evictable. Must be
-/// called without claims.
+/// Keeps free memory at the high watermark while evicted pages rarely need the disk: by background
+/// reclaim if it keeps up and a CPU is idle, otherwise in this thread. `pinned` is the number of
+/// pages that are not evictable. The caller must hold no claims.
 pub(crate) fn reclaim_ahead(core: &Core, contexts: &Contexts, pinned: usize) {
     // With very few pages the thread would evict the page that it just faulted in.
     let are_many = || core.memory.budget.pages() >= pinned + MIN_PAGES;
@@ -292,8 +280,7 @@ fn cancel_lowering(core: &Core) -> bool {
     is_cancelled
 }
 
-/// Returns true if so few pages are in DRAM that one instruction's pages might not fit together.
-/// Then the pool shrinks regardless of its size.
+/// Returns true if one instruction's pages might not fit together, so that the pool must shrink.
 fn has_few_pages(core: &Core) -> bool {
     let budget = &core.memory.budget;
     budget.pages() < MIN_PAGES && budget.is_low(core.other_bytes())
@@ -315,7 +302,6 @@ fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
     }
 }
 
-/// Runs the background thread until `should_run` returns false.
 pub(crate) fn run(core: &Core, contexts: &Contexts, should_run: impl Fn() -> bool) {
     let mut idle_upkeep = IdleUpkeep::default();
     let mut cpu_ns = thread_cpu_ns();
@@ -374,13 +360,11 @@ impl IdleUpkeep {
             // Minimum interval between two steps of upkeep: 5 ms.
             self.next_ns = now + 5_000_000;
         }
-        // The background thread sleeps for 1 s when it is idle.
         if self.has_more { self.next_ns.saturating_sub(now) } else { 1_000_000_000 }
     }
 }
 
-/// Adds and removes bounce buffers, and moves the pool's limit. Holds a context, so that a fork
-/// waits: a child must not inherit a half-built pool, or a slab whose lock is held.
+/// Resizes stores under a context: a child must not inherit a half-built pool or a locked slab.
 fn maintain(core: &Core, contexts: &Contexts) {
     let context = contexts.claim_background();
     core.follow_budget();

@@ -1,7 +1,5 @@
-//! Upkeep of swap areas by background reclaim while memory is free.
-//!
-//! Upkeep works in small steps with pauses, so that it hardly uses disk and CPU. It moves pages
-//! away from failed areas, discards emptied clusters, and shrinks swap files.
+//! Upkeep of swap areas while memory is free: moves pages away from failed areas, discards emptied
+//! clusters, shrinks swap files. Works in small steps with pauses, to use little disk and CPU.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
@@ -14,7 +12,6 @@ use crate::store::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
-/// Progress of the search.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
     next: PageNo,
@@ -24,8 +21,7 @@ pub(crate) struct Upkeep {
 impl Upkeep {
     /// Does one step. Returns true if there may be more to do soon.
     pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
-        // The context is held for the whole step, so that a fork waits: a lock that is held at a
-        // fork stays locked in the child.
+        // A fork waits for this context: a lock that is held at a fork stays locked in the child.
         let mut context = contexts.claim_background();
         if core.stores.areas.iter().any(Area::is_evacuating) && self.move_away(core, &mut context) {
             return true;
@@ -38,9 +34,8 @@ impl Upkeep {
         discarded != Discarded::Nothing
     }
 
-    /// Moves some pages of failed areas elsewhere. Unreadable pages stay and are reported by a
-    /// touch. If a whole round moved nothing, no more pages are moved from these areas. Returns
-    /// false if nothing can be done now.
+    /// Moves some pages of failed areas elsewhere. After a round that moved nothing, abandons the
+    /// rest. Returns false if nothing can be done now.
     fn move_away(&mut self, core: &Core, context: &mut Context) -> bool {
         let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return false };
         let Ok(slots) = core.stores.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
@@ -67,8 +62,7 @@ impl Upkeep {
         true
     }
 
-    /// Claims the next pages to move and reads them. Examines 65,536 entries at most. Returns the
-    /// number of pages.
+    /// Claims the next pages to move and reads them. Examines 65,536 entries at most.
     fn gather(
         &mut self,
         core: &Core,
@@ -112,8 +106,7 @@ fn claim_for_evacuation(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     wanted.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
 
-/// Reads a page from the swap areas. Returns `None` if it does not match its seal, or there is no
-/// memory to decompress it.
+/// Reads a stored page. Returns `None` if its seal does not match, or if memory is short.
 fn read_copy(
     core: &Core,
     context: &mut Context,

@@ -1,15 +1,12 @@
 //! Admission to the pool: pages of streams bypass it if the disk is cheaper.
 //!
-//! A copy in the pool saves the wait for the disk. A stream does not wait: its pages are read ahead
-//! in batches. For its pages only the total cost counts. Through the pool, each page is compressed
-//! and decompressed. If the pool cannot hold the whole stream, each page is also written back and
-//! read, so even a slower disk is cheaper. Each chunk records how its pages refault: in a stream or
-//! with a wait, and if the pool could hold them until the refault. Pages of streams go directly to
-//! the disk if that costs less.
+//! A copy in the pool saves the wait for the disk. Pages of a stream are read ahead in batches,
+//! without a wait, so only the total cost counts. If the pool cannot hold the whole stream, each
+//! page is compressed, written back and read, so even a slower disk is cheaper. Each chunk records
+//! how its pages refault: in a stream or with a wait, and if the pool could hold them until then.
 //!
-//! The costs are measured: reading a page in a stream, writing a page in a batch, and compressing a
-//! page. Clean pages whose copy is still in the pool keep it at no cost; admission does not apply
-//! to them.
+//! The costs of reading, writing and compressing a page are measured. Admission does not apply to
+//! clean pages with a copy in the pool.
 
 use crate::base::average::follow;
 use crate::base::likelihood::{self, CERTAIN};
@@ -19,36 +16,30 @@ use softswap_sys::memory::reserve_u32;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// One in this many pages that would bypass the pool is offered to it, to measure compression.
+/// One in this many pages that would bypass the pool is offered, to measure compression.
 const PROBE_EVERY: u32 = 64;
 /// Number of pages offered to the pool again after the disk refused pages.
 const REFUSED_PAGES: u32 = 4096;
-/// Pool space for a page relative to its compressed size, 4/3: overhead and a margin, so that
-/// admitted pages are not written back soon after.
+/// Pool space relative to the compressed size: overhead, and a margin against early write-back.
 const POOL_SPACE: (u64, u64) = (4, 3);
 /// Divisor: a measurement moves an average by 1/128 of the difference.
 const TIMES_OF: u64 = 128;
 /// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
 const MAX_TIMES: u64 = 3;
 
-/// Admission decisions, and measured costs of pool and disk.
 #[derive(Debug, Default)]
 pub struct Admission {
-    /// Per chunk: the likelihood that its pages refault in streams, and the likelihood that the
-    /// pool cannot hold them until they refault.
+    /// Per chunk: likelihood that its pages refault in streams, and that the pool cannot hold them.
     chunks: &'static [AtomicU32],
-    /// Number of pages still to be offered to the pool.
+    /// Number of pages still to be offered.
     refused: AtomicU32,
-    /// True if any page has bypassed the pool since the disk last refused pages.
     has_bypassed: AtomicBool,
-    /// Threads that currently read for streams.
     readers: AtomicU64,
-    /// Recent minimum of the time to read a page in a stream, in ns; 0 if unknown. Concurrent
-    /// readers share the time of a read.
+    /// Recent minimum for one page of a stream, 0 if unknown. Concurrent readers share the time.
     read_ns: AtomicU64,
-    /// Recent minimum of the time to write a page, in ns; 0 if unknown.
+    /// Recent minimum for one page, 0 if unknown.
     write_ns: AtomicU64,
-    /// Average time to compress a compressible page, in ns; 0 if unknown.
+    /// Average for a compressible page, 0 if unknown.
     compress_ns: AtomicU64,
     /// Time spent on incompressible pages since the last compressible one.
     wasted_ns: AtomicU64,
@@ -83,15 +74,13 @@ impl Admission {
         likelihood::note(self.chunk(page).0, false);
     }
 
-    /// Records that a page refaulted in a stream, and if the pool held it until the refault.
     pub(crate) fn streamed(&self, page: PageNo, was_held: bool) {
         let (streamed, outgrown) = self.chunk(page);
         likelihood::note(streamed, true);
         likelihood::note(outgrown, !was_held);
     }
 
-    /// Returns true if a pool of `pool_bytes` would probably have held a page that bypassed it
-    /// until its refault, after `left_since` further evictions.
+    /// Returns true if the pool would probably have held a page for `left_since` more evictions.
     pub(crate) fn would_hold(&self, left_since: u64, pool_bytes: usize) -> bool {
         let compressed_bytes = self.compressed_bytes.load(Relaxed) / 16;
         let needed = (left_since.saturating_mul(compressed_bytes) / POOL_SPACE.1)
@@ -104,7 +93,6 @@ impl Admission {
         likelihood::likelihood(self.chunk(page).0) >= CERTAIN * 3 / 4
     }
 
-    /// Returns true if the page should bypass the pool on eviction.
     pub(crate) fn passes(&self, page: PageNo) -> bool {
         let (_, outgrown) = self.chunk(page);
         self.refaults_in_streams(page)
@@ -112,13 +100,11 @@ impl Admission {
             && self.pays(likelihood::likelihood(outgrown) >= CERTAIN / 2)
     }
 
-    /// Returns true if the disk accepts pages that bypass the pool.
     pub(crate) fn may_pass(&self) -> bool {
         self.refused.load(Relaxed) == 0
     }
 
-    /// Returns the average time to compress a page, including failed attempts before it; 0 if
-    /// unknown.
+    /// Returns the average for a page, including failed attempts before it; 0 if unknown.
     pub(crate) fn compress_ns(&self) -> u64 {
         self.compress_ns.load(Relaxed)
     }
@@ -131,14 +117,14 @@ impl Admission {
     fn pays(&self, is_outgrown: bool) -> bool {
         let of = [&self.read_ns, &self.write_ns, &self.compress_ns];
         let [read_ns, write_ns, compress_ns] = of.map(|ns| ns.load(Relaxed));
-        // Cost of the pool in fifths of the compression time: compression and decompression. If the
+        // Cost of the pool in fifths of the compression time: compression and decompression; if the
         // pool writes the page back, also the write and a read.
         let fifths = if is_outgrown { 20 } else { 8 };
         read_ns > 0 && write_ns > 0 && read_ns + write_ns <= compress_ns * fifths / 5
     }
 
-    /// Records that the disk refused a write: the next [`REFUSED_PAGES`] pages are offered to the
-    /// pool. Returns true if reclaim should retry, because pages had bypassed the pool.
+    /// Offers the next [`REFUSED_PAGES`] pages to the pool. Returns true if pages had bypassed it,
+    /// so that reclaim should retry.
     pub(crate) fn refuse(&self) -> bool {
         self.refused.swap(REFUSED_PAGES, Relaxed) == 0 && self.has_bypassed.swap(false, Relaxed)
     }
@@ -156,19 +142,16 @@ impl Admission {
         }
     }
 
-    /// Begins a read of pages of a stream by the calling thread.
     pub fn read(&self) -> Reading<'_> {
         Reading { admission: self, among: self.readers.fetch_add(1, Relaxed) + 1 }
     }
 
-    /// Records that `pages` pages were written in one batch.
     pub fn wrote(&self, pages: usize, ns: u64) {
         best(&self.write_ns, pages, ns);
     }
 
-    /// Records the compression of a page to `bytes`, or a failed attempt. The time of a failed
-    /// attempt is added to that of the next compressible page, because the page is written to the
-    /// disk in any case.
+    /// Records a compression, or a failed attempt. The time of a failed attempt is added to that of
+    /// the next compressible page, because the page is written to the disk in any case.
     pub fn compressed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
         follow(&self.compressed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
@@ -189,9 +172,8 @@ impl Admission {
     }
 }
 
-/// Updates the recent minimum of the time per page. Ignores zero pages. A longer time moves the
-/// minimum by 1/32 of the difference, because threads also wait for a CPU before they notice a
-/// completion.
+/// Updates a recent minimum. A longer time moves it by 1/32 of the difference, because threads also
+/// wait for a CPU before they notice a completion.
 fn best(best: &AtomicU64, pages: usize, ns: u64) {
     let Some(ns) = ns.checked_div(pages as u64) else { return };
     let before = best.load(Relaxed);
@@ -203,8 +185,7 @@ fn best(best: &AtomicU64, pages: usize, ns: u64) {
 }
 
 impl Reading<'_> {
-    /// Records that the read of `pages` pages took `ns`. The time is divided by the number of
-    /// concurrent readers at the start of the read.
+    /// Divides the time by the number of concurrent readers at the start of the read.
     pub fn took(self, pages: usize, ns: u64) {
         best(&self.admission.read_ns, pages, ns / self.among);
     }

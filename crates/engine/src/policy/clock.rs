@@ -1,16 +1,14 @@
 //! Selection of cold pages: a clock over the window.
 //!
-//! There are no accessed bits, so a page's rounds come from its history. A new page has one round.
-//! A page that was rescued from staging or could not be evicted has more. A refaulting page gets
-//! rounds by its refault distance ([`refault`](crate::policy::refault)). Each pass of the hand
-//! takes one round; a page without rounds is a victim. Victims are found in address order, so
-//! neighbours are evicted and written together.
+//! There are no accessed bits, so a page's *age*, the number of passes of the hand that it
+//! survives, comes from its history: mainly its refault distance
+//! ([`refault`](crate::policy::refault)). Victims are found in address order, so neighbours are
+//! evicted and written together.
 //!
-//! The algorithm is CLOCK of F. J. Corbató (1968) with a small counter, the *age*, instead of one
-//! bit. A page with a higher age than a new one is *active*. Other pages share the memory that
-//! active pages do not use, as in the small queue of 2Q and S3-FIFO. The more pages are active, the
-//! fewer victims a round finds and the sooner it ends, so active pages that are no longer used lose
-//! their age faster.
+//! The algorithm is CLOCK of F. J. Corbató (1968) with a small counter instead of one bit. A page
+//! with a higher age than a new one is *active*. Other pages share the memory that active pages do
+//! not use, as in the small queue of 2Q and S3-FIFO. The more pages are active, the sooner a round
+//! ends, so active pages that are no longer used lose their age faster.
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
@@ -27,27 +25,24 @@ pub(crate) const HOT: u8 = 3;
 /// A claimed page to evict; `None` after the claim was moved out.
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
-/// The clock hand and the history of evicted pages.
 #[derive(Debug, Default)]
 pub struct Clock {
     hand: Mutex<Hand>,
     pub refaults: Refaults,
     /// Approximate number of active resident pages.
     active: AtomicUsize,
-    /// Pages that became active in this round.
     activated: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Hand {
     at: PageNo,
-    /// Active pages seen in this round that stay active.
+    /// Active pages that stay active in this round.
     active: usize,
 }
 
 impl Clock {
-    /// Creates a clock for a window of `pages` pages, of which at most `max_resident` are resident.
-    /// Fails if no address space is left for its tables.
+    /// Fails if no address space is left for the tables.
     pub fn new(pages: usize, max_resident: usize) -> io::Result<Clock> {
         Ok(Clock {
             hand: Mutex::default(),
@@ -56,14 +51,12 @@ impl Clock {
         })
     }
 
-    /// Returns the age of a page at its first touch.
     pub fn age_of_new(&self, page: PageNo) -> u8 {
         self.refaults.forget(page);
         FRESH
     }
 
-    /// Returns the age of a refaulting page while `resident` pages are resident. The caller holds
-    /// the page's claim.
+    /// Returns the age of a refaulting page, which the caller has claimed.
     pub fn age_of_refault(&self, page: PageNo, resident: usize) -> u8 {
         let age = self.refaults.grant(page, resident, self.active());
         if age > FRESH {
@@ -78,7 +71,7 @@ impl Clock {
     }
 
     /// Claims up to `victims.len()` cold resident pages, in ascending order except where the hand
-    /// wraps, and returns their number. With `only_clean` pages that may have changed are skipped.
+    /// wraps. With `only_clean` pages that may have changed are skipped.
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
@@ -89,8 +82,8 @@ impl Clock {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         let high = space.high();
         let mut found = 0;
-        // After a whole round without an aged or claimed page there is no victim. A round may begin
-        // in the middle of a chunk, so it is one chunk longer.
+        // After a round without an aged or claimed page there is no victim. A round may begin
+        // within a chunk, so it is one chunk longer.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
         while found < victims.len() && idle < round {
@@ -114,8 +107,7 @@ impl Clock {
         found
     }
 
-    /// Advances the hand by one page if its chunk has resident pages, else to the next chunk with
-    /// resident pages. Returns the distance, and the page.
+    /// Advances the hand by one page, or to the next chunk with any. Returns the distance.
     fn advance(
         &self,
         hand: &mut Hand,
@@ -135,7 +127,6 @@ impl Clock {
         (1, Some(page))
     }
 
-    /// Updates the number of active pages for a page that lost one round.
     fn note_aged(&self, hand: &mut Hand, age: u8) {
         if age > FRESH + 1 {
             hand.active += 1;
@@ -144,8 +135,8 @@ impl Clock {
         }
     }
 
-    /// Corrects the number of active pages with the bounds found in the last round. It drifts
-    /// because active pages are unmapped, rescued pages are not counted, and updates race.
+    /// Corrects the number of active pages, which drifts because active pages are unmapped, rescued
+    /// pages are not counted, and updates race.
     fn begin_round(&self, hand: &mut Hand) {
         let most = hand.active + self.activated.swap(0, Relaxed);
         self.active.store(self.active().clamp(hand.active, most), Relaxed);
@@ -285,8 +276,7 @@ mod tests {
             space.sub_resident(page);
         }
         for _ in 0..3 {
-            // The only victim is page 2000 (age 0), behind all others, so the hand completes one
-            // round.
+            // The only victim is behind all others, so the hand completes one round.
             space.touch(2000);
             space.add_resident(2000, 1);
             pages.claim(2000).publish(Place::resident(PREFETCHED));

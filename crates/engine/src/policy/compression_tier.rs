@@ -1,9 +1,7 @@
 //! The codec in `auto` mode: LZ4 while the pool has plenty of free space, zstd afterwards.
 //!
-//! LZ4, which is fast, compresses the first pages of the pool. When the pool may soon be full, zstd
-//! compresses new pages, which saves write-backs and later reads. Huffman coding may compress pages
-//! that LZ4 cannot, such as text of few distinct letters in random order. It is tried while it
-//! succeeds now and then, and used alone if LZ4 never succeeds.
+//! When the pool may soon be full, zstd saves write-backs and later reads. Huffman coding may
+//! compress pages that LZ4 cannot, such as text of few distinct letters in random order.
 //!
 //! zram's recompression in Linux also compresses fast first and more densely when memory is short.
 
@@ -13,8 +11,7 @@ use softswap_sys::zstd::LITERALS_ONLY;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 pub(crate) const DENSE: Compressor = Compressor::Zstd { level: 1 };
-/// Codec for pages that LZ4 cannot compress: they contain no repetitions, so zstd would search for
-/// matches without success.
+/// Codec for pages that LZ4 cannot compress. They have no repetitions for zstd to search.
 pub const SECOND: Compressor = Compressor::Zstd { level: LITERALS_ONLY };
 /// Memory that zstd needs at level 1 in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
@@ -22,22 +19,18 @@ const CONTEXT_BYTES: usize = 176 << 10;
 const WORTH_TRYING: u32 = CERTAIN / 8;
 const PROBE_EVERY: u32 = 32;
 
-/// State of the codec choice in `auto` mode.
 #[derive(Debug)]
 pub struct CompressionTier {
     may_be_dense: AtomicBool,
-    /// Number of contexts that may use the dense codec; `None` if it is disabled.
+    /// `None` if the dense codec is disabled.
     contexts: Option<usize>,
-    /// Likelihood that LZ4 compresses a page.
     by_lz4: AtomicU32,
-    /// Likelihood that the dense codec compresses a page.
     by_dense: AtomicU32,
-    /// Likelihood that the second codec compresses a page that LZ4 cannot.
+    /// Likelihood that it compresses a page that LZ4 cannot.
     by_second: AtomicU32,
 }
 
 impl CompressionTier {
-    /// Creates the state for a budget and a number of contexts. Unless `on`, only LZ4 is used.
     pub(crate) fn new(budget_bytes: usize, contexts: usize, on: bool) -> CompressionTier {
         let tier = CompressionTier {
             may_be_dense: AtomicBool::new(false),
@@ -66,7 +59,6 @@ impl CompressionTier {
         if !self.may_be_dense() {
             Compressor::Lz4
         } else if !is_likely(&self.by_lz4) && is_likely(&self.by_second) {
-            // The content may change, so LZ4 is retried for one page in `PROBE_EVERY`.
             if is_probe(&self.by_lz4, PROBE_EVERY) { Compressor::Lz4 } else { SECOND }
         } else if is_filling()
             && (is_likely(&self.by_dense) || is_probe(&self.by_dense, PROBE_EVERY))
@@ -78,7 +70,6 @@ impl CompressionTier {
         }
     }
 
-    /// Returns the codec to try after LZ4 failed, if any.
     pub(crate) fn second_try(&self) -> Option<Compressor> {
         let is_worth = || {
             likelihood(&self.by_second) >= WORTH_TRYING || is_probe(&self.by_second, PROBE_EVERY)
@@ -86,7 +77,6 @@ impl CompressionTier {
         (self.may_be_dense() && is_worth()).then_some(SECOND)
     }
 
-    /// Records the result of an attempt.
     pub fn note_tried(&self, compressor: Compressor, has_compressed: bool) {
         match compressor {
             Compressor::Lz4 => likelihood::note(&self.by_lz4, has_compressed),
@@ -133,7 +123,6 @@ mod tests {
         (0..200).for_each(|_| tier.note_tried(Compressor::Lz4, false));
         let by_lz4 = (0..320).filter(|_| tier.first_try(|| false) == Compressor::Lz4).count();
         assert_eq!(by_lz4, 320 / PROBE_EVERY as usize);
-        // If neither succeeds, LZ4 fails fastest.
         (0..200).for_each(|_| tier.note_tried(SECOND, false));
         assert_eq!(tier.first_try(|| false), Compressor::Lz4);
     }

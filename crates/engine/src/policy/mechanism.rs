@@ -71,7 +71,6 @@ impl Without {
         self.0 >> mechanism as u32 & 1 == 1
     }
 
-    /// Returns the set with one more mechanism disabled.
     #[must_use]
     pub fn and(self, mechanism: Mechanism) -> Without {
         Without(self.0 | 1 << mechanism as u32)

@@ -4,7 +4,6 @@
 pub enum PoolLimit {
     /// Adapts, from [`PoolLimit::MIN`] to [`PoolLimit::LARGEST`].
     Auto,
-    /// Percentage of the budget.
     Percent(u8),
     Bytes(u64),
 }
@@ -21,11 +20,10 @@ const MAX_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
     pub const LARGEST: PoolLimit = PoolLimit::Percent(MAX_POOL_PERCENT);
-    /// Lower bound of [`PoolLimit::Auto`]. Small, because a working set that just fits in DRAM loses
-    /// as much to the pool.
+    /// Lower bound of `Auto`: small, because a working set that just fits loses as much.
     pub const MIN: PoolLimit = PoolLimit::Percent(2);
 
-    /// Returns the initial limit in bytes for a budget. A size is cut to the upper bound.
+    /// A size is cut to the upper bound.
     pub fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
         match self {

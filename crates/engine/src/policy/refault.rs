@@ -1,12 +1,10 @@
 //! Refault distances, and the age that pages earn by them.
 //!
-//! The use of resident pages cannot be observed, but a refault shows that a page is used. The
-//! sooner a page refaults, the more useful it would have been to keep it. Time is counted in
-//! evicted pages (the refault distance of Linux's working-set detection). A refault is early if its
-//! distance is below a multiple of the resident pages that are not active. So the more pages are
-//! active, the lower the limit. Therefore the most used pages stay resident. Of a loop over more
-//! pages than fit, which all have the same distance, some pages stay resident and the others are
-//! evicted, instead of all being evicted just before their use.
+//! Time is counted in evicted pages (the refault distance of Linux's working-set detection). A
+//! refault is early if its distance is below a multiple of the resident pages that are not active.
+//! The more pages are active, the lower this limit, so the most used pages stay resident. Of a loop
+//! over more pages than fit, which all have the same distance, some pages stay resident, instead of
+//! all being evicted just before their use.
 
 use crate::base::page::{MAX_AGE, PageNo};
 use softswap_sys::PAGE_SIZE;
@@ -16,36 +14,28 @@ use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Age of a page at its first touch.
 pub const FRESH: u8 = 1;
-/// Ages that a refault grants, by the page's level. The level rises by one with an early refault
-/// and falls by one with a late one.
+/// Ages by the page's level. An early refault raises the level by one, a late one lowers it.
 const GRANTS: [u8; 4] = [0, 3, 7, MAX_AGE];
-/// A refault is early if its distance is below this multiple of the resident pages that are not
-/// active.
+/// Multiple of the resident pages that are not active; refaults below this distance are early.
 const REACH: usize = 4;
 
-/// Number of low bits of a mark. They hold the time of eviction, in units, modulo 2^14. The other
-/// bits hold the level.
+/// Low bits of a mark: the time of eviction, in units, modulo 2^14. The other bits hold the level.
 const TIME_BITS: u32 = 14;
 const TIMES: u64 = 1 << TIME_BITS;
-/// One page of marks is allowed for this many resident pages. This bounds the memory for sparse
-/// mappings, where each page of marks holds few. For dense mappings it suffices for 64 times the
-/// resident pages.
+/// One page of marks per this many resident pages bounds the memory for sparse mappings. For dense
+/// mappings it suffices for 64 times the resident pages.
 const MARKS_SHARE: usize = 32;
 const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
-/// Times of eviction, and levels.
 #[derive(Debug, Default)]
 pub struct Refaults {
-    /// Time in the lower bits, level above. Only the page's claimer writes its mark.
+    /// Only the page's claimer writes its mark.
     marks: &'static [AtomicU16],
-    /// A bit for each page of marks that was written.
     touched: &'static [AtomicU64],
-    /// Number of pages of marks that were written.
     touched_pages: AtomicUsize,
     max_touched: AtomicUsize,
-    /// Time in units of evicted pages, with a fraction in the lower bits, so that it continues when
-    /// the unit changes.
+    /// In units of evicted pages, with a fraction, so that it continues when the unit changes.
     time: AtomicU64,
     unit_pages: AtomicU64,
 }
@@ -63,7 +53,7 @@ impl Refaults {
         Ok(refaults)
     }
 
-    /// Changes the maximum number of resident pages. Scales the distances of earlier evictions.
+    /// Scales the distances of earlier evictions.
     pub(crate) fn resize(&self, max_resident: usize) {
         self.max_touched.store((max_resident / MARKS_SHARE).max(16), Relaxed);
         // The eviction clock wraps around after 64 * `max_resident` evictions.
@@ -93,8 +83,7 @@ impl Refaults {
         })
     }
 
-    /// Returns the age of a refaulting page and updates its level. A page without a mark gets
-    /// [`FRESH`].
+    /// Updates a page's level and returns its age; [`FRESH`] without a mark.
     #[must_use]
     pub(crate) fn grant(&self, page: PageNo, resident: usize, active: usize) -> u8 {
         let Some(distance) = self.distance(page) else { return FRESH };
@@ -115,7 +104,6 @@ impl Refaults {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
     }
 
-    /// Clears the mark of a page that has new content.
     pub(crate) fn forget(&self, page: PageNo) {
         let mark = &self.marks[page as usize];
         // Writing would allocate memory for pages that were never evicted.
@@ -133,7 +121,7 @@ impl Refaults {
         self.touched[number / 64].load(Relaxed) & 1 << (number % 64) != 0
     }
 
-    /// Allocates the mark of a page. Returns false if the limit of marks is reached.
+    /// Returns false if the limit of marks is reached.
     fn touch(&self, page: PageNo) -> bool {
         if self.has_mark(page) {
             return true;
@@ -230,7 +218,6 @@ mod tests {
         refaults.forget(far(400));
     }
 
-    /// Reference model without units and wrap-around.
     #[derive(Default)]
     struct Model {
         left: u64,
@@ -265,9 +252,7 @@ mod tests {
     proptest! {
         #[test]
         fn marks_match_model(steps in prop::collection::vec(steps(), 0..400)) {
-            // Units of one page, and fewer steps than the range of times.
             let (refaults, mut model) = (Refaults::new(64, 60).unwrap(), Model::default());
-            // This allocates all marks.
             refaults.note_eviction(63);
             model.left += 1;
             for step in steps {

@@ -8,25 +8,19 @@ use softswap_sys::window::Writes;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Likelihood of writes above which copies are not kept. A store costs more than a write fault, so
-/// one clean eviction in five pays for the faults.
+/// Likelihood of writes above which copies are not kept. One clean eviction pays for four faults.
 const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
 /// One in this many pages is tried anyway, because the use of chunks changes.
 const PROBE_EVERY: u32 = 16;
-/// Copies of resident pages, and the likelihood that a copy stays valid.
 #[derive(Default)]
 pub struct StoredCopies {
-    /// Per chunk: the likelihood that its pages are written, and above it a count of copies not
-    /// kept. The first entry is for pages without early refaults, the second for those with.
+    /// Two per chunk, for pages without and with early refaults: likelihood of writes, and a count.
     chunks: &'static [AtomicU32],
-    /// Number of copies in the swap area.
     pub count: AtomicUsize,
     pub pooled: AtomicUsize,
     pub pooled_bytes: AtomicUsize,
-    /// Likelihood that the pool accepts a page that has a copy, and above it a count of pages not
-    /// offered.
+    /// Likelihood that the pool accepts a page that has a copy, and above it a count.
     compressed: AtomicU32,
-    /// Position at which the search for copies to free continues.
     pub(crate) next: AtomicU64,
 }
 
@@ -39,18 +33,15 @@ impl StoredCopies {
         })
     }
 
-    /// Returns the number of resident pages with a copy in the swap area.
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
-    /// Returns the number of resident pages with a copy in the pool.
     pub fn pooled(&self) -> usize {
         self.pooled.load(Relaxed)
     }
 
-    /// Returns true if the pool may keep another copy of `compressed_bytes`. All copies use at most
-    /// an eighth of the budget, which resident pages lose, and half of the pool's limit.
+    /// Limits copies in the pool to an eighth of the budget and half of the pool's limit.
     pub fn has_share(
         &self,
         compressed_bytes: usize,
@@ -65,43 +56,35 @@ impl StoredCopies {
         &self.chunks[2 * (page / CHUNK_PAGES) as usize + usize::from(refaults_early)]
     }
 
-    /// Returns true if pages of this kind in the chunk are rarely written, or if it is time for a
-    /// probe.
+    /// Returns true for a probe, too.
     pub(crate) fn is_rarely_written(&self, page: PageNo, refaults_early: bool) -> bool {
         let chunk = self.chunk(page, refaults_early);
         likelihood(chunk) < TOO_LIKELY || is_probe(chunk, PROBE_EVERY)
     }
 
-    /// Returns true if a clean page should be offered to the pool. Most pages have their copy on
-    /// the disk because the pool refused them, and another attempt costs more than the rest of a
-    /// clean eviction.
+    /// Most pages have their copy on the disk because the pool refused them, and another attempt
+    /// costs more than the rest of a clean eviction.
     pub fn should_offer_to_pool(&self) -> bool {
-        // Below this likelihood, clean pages are not offered to the pool.
         likelihood(&self.compressed) >= CERTAIN / 8 || is_probe(&self.compressed, PROBE_EVERY)
     }
 
-    /// Records the pool's decision on a clean page.
     pub fn note_compressed(&self, was_compressed: bool) {
         likelihood::note(&self.compressed, was_compressed);
     }
 
-    /// Records that a copy was invalidated by a write, or was used.
     pub fn note(&self, page: PageNo, refaults_early: bool, was_written: bool) {
         likelihood::note(self.chunk(page, refaults_early), was_written);
     }
 }
 
-/// Decision to keep the stored copy of a page after a swap-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepCopy {
-    /// The copy is freed, and the page is writable.
     No,
-    /// The copy is kept, and the page is write-protected.
+    /// The page is write-protected.
     Yes,
 }
 
 impl KeepCopy {
-    /// Returns the copy that a page keeps after it is faulted in from `place`.
     pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
             KeepCopy::No => None,

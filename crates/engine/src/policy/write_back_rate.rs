@@ -2,11 +2,10 @@
 //! that is written back, and the share of these that refaults.
 //!
 //! A page found on the disk would still be in the pool if the pool had held all pages written back
-//! since. The time of a page's write-back is not recorded, only that of its eviction. But pages
-//! have about the same age when they are written back.
+//! since. Only the time of a page's eviction is recorded, but pages have about the same age when
+//! they are written back.
 //!
-//! A page that bypassed the pool because it was full counts as written back immediately, because a
-//! larger pool would have held it. Such a page does not affect the age.
+//! A page that bypassed a full pool counts as written back, but does not affect the age.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,23 +15,19 @@ const HALF_LIFE_PAGES: u64 = 4096;
 /// Initial bias: this many pages count as written back and refaulted.
 const UNKNOWN_PAGES: u64 = 64;
 
-/// Flow of pages through the pool. Concurrent updates may be lost.
+/// Concurrent updates may be lost.
 #[derive(Debug, Default)]
 pub struct WriteBackRate {
-    /// Average number of evictions between a page's eviction and its write-back.
+    /// Average number of evictions before a page's write-back; 0 before the first one.
     age: AtomicU64,
     evicted: AtomicU64,
     written_back: AtomicU64,
-    /// Pages outside the pool that refaulted.
     refaulted: AtomicU64,
-    /// Pages that bypassed the pool because it was full.
     bypassed: AtomicU64,
-    /// Touched pages found in the pool.
     held: AtomicU64,
 }
 
 impl WriteBackRate {
-    /// Records evictions, to the pool or not.
     pub(crate) fn note_evictions(&self, pages: u64) {
         let evicted = self.evicted.fetch_add(pages, Relaxed) + pages;
         if evicted >= 2 * HALF_LIFE_PAGES {
@@ -48,16 +43,13 @@ impl WriteBackRate {
         self.counts().chain([&self.age]).for_each(|count| count.store(0, Relaxed));
     }
 
-    /// Records the age of a page to be written back, in evictions.
     pub fn note_age(&self, distance: u64) {
         match self.age.load(Relaxed) {
             0 => self.age.store(distance, Relaxed),
-            // A page that is written back moves the average by 1/64 of the difference.
             _ => follow(&self.age, distance, 64),
         }
     }
 
-    /// Returns the average age of pages at write-back, in evictions; 0 before the first one.
     pub(crate) fn age(&self) -> u64 {
         self.age.load(Relaxed)
     }
@@ -70,7 +62,6 @@ impl WriteBackRate {
         self.bypassed.fetch_add(1, Relaxed);
     }
 
-    /// Returns the number of pages that a larger pool would have stored, or stored for longer.
     fn outgrown(&self) -> u64 {
         self.written_back.load(Relaxed) + self.bypassed.load(Relaxed)
     }
@@ -79,29 +70,25 @@ impl WriteBackRate {
         self.held.fetch_add(1, Relaxed);
     }
 
-    /// Returns the share (0 to 1) of pages that are touched in the pool; the others are written
-    /// back.
+    /// Returns the share (0 to 1) of pages that are touched while they are in the pool.
     pub(crate) fn share_held(&self) -> f64 {
         let (held, written_back) = (self.held.load(Relaxed), self.written_back.load(Relaxed));
         (held + UNKNOWN_PAGES) as f64 / (held + written_back + UNKNOWN_PAGES) as f64
     }
 
-    /// Records a touched page that was written back, with its refault distance. Returns the number
-    /// of additional pages with which the pool would still hold the page.
+    /// Returns the number of additional pages with which the pool would still hold the page.
     pub(crate) fn note_write_back_refault(&self, distance: u64) -> u64 {
         self.note_refault_after(distance.saturating_sub(self.age.load(Relaxed)))
     }
 
-    /// Records the refault of a page that was outside the pool for `since` evictions. Returns the
-    /// number of additional pages with which the pool would still hold the page.
+    /// As [`Self::note_write_back_refault`], for a page outside the pool for `since` evictions.
     pub(crate) fn note_refault_after(&self, since: u64) -> u64 {
         self.refaulted.fetch_add(1, Relaxed);
         let evicted = self.evicted.load(Relaxed).max(1);
         since.saturating_mul(self.outgrown().min(evicted)) / evicted
     }
 
-    /// Returns the likelihood (0 to 1) that a page written back or bypassing the pool refaults.
-    /// Pages that were prefetched do not count, because they cost little.
+    /// Returns the likelihood (0 to 1) that a page outside the pool refaults without a prefetch.
     pub(crate) fn refault_share(&self) -> f64 {
         let (refaulted, outgrown) = (self.refaulted.load(Relaxed), self.outgrown());
         ((refaulted + UNKNOWN_PAGES) as f64 / (outgrown + UNKNOWN_PAGES) as f64).min(1.0)
@@ -190,8 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// Simulates the pool and a larger one as queues: the estimate shows roughly which pages
-        /// only the larger one holds.
+        /// Simulates the pool and a larger one as queues.
         #[test]
         fn larger_pool_holds_pages_within_its_growth(
             one_in in 1..=4_u64,

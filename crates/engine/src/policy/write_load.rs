@@ -1,33 +1,28 @@
 //! The share of recently evicted pages that needed the disk.
 //!
-//! Unmapping a page requires a TLB shootdown on all CPUs that run the program. A thread that
-//! reclaims on another CPU interrupts each of them, at several microseconds each on virtual
-//! machines, and waits. If the program's only running thread reclaims, it interrupts no CPU. So if
-//! CPUs are short, the thread that needs memory should evict pages that stay in DRAM. Another
-//! thread should wait for writes to the disk.
+//! Unmapping a page requires a TLB shootdown on all CPUs that run the program, at several
+//! microseconds each on virtual machines. If the program's only running thread reclaims, it
+//! interrupts no CPU. So if CPUs are short, the thread that needs memory should evict pages that
+//! stay in DRAM. Another thread should wait for writes to the disk.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A share of 1.
 const WHOLE: u64 = 1 << 16;
 
-/// Average share of evicted pages that go to the disk.
 #[derive(Debug)]
 pub(crate) struct WriteLoad {
     to_disk: AtomicU64,
 }
 
 impl Default for WriteLoad {
-    /// Initially all pages count as needing the disk.
     fn default() -> WriteLoad {
         WriteLoad { to_disk: AtomicU64::new(WHOLE) }
     }
 }
 
 impl WriteLoad {
-    /// Records a batch of `pages`, of which `for_disk` go to the disk. Concurrent updates may be
-    /// lost.
+    /// Concurrent updates may be lost.
     pub(crate) fn note(&self, pages: usize, for_disk: usize) {
         if pages > 0 {
             let share = for_disk.min(pages) as u64 * WHOLE / pages as u64;
@@ -36,7 +31,7 @@ impl WriteLoad {
         }
     }
 
-    /// Returns true if hardly any evicted page needs the disk: fewer than one in two batches.
+    /// Returns true if hardly any page needs the disk: fewer than one in two batches.
     pub(crate) fn avoids_disk(&self) -> bool {
         self.to_disk.load(Relaxed) < WHOLE / 64
     }

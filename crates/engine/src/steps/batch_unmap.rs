@@ -1,19 +1,14 @@
-//! Batch unmapping of scattered victims: one call write-protects a span, the victims are copied,
-//! another call drops them.
+//! Batch unmapping of scattered victims: write-protects a span, copies the victims, drops them.
 //!
-//! Moving or protecting a single page costs a TLB shootdown. One call protects a whole span for one
-//! shootdown, including the pages between the victims. Therefore all pages of a span are claimed
-//! until the protection is undone, and no other thread finds a protected page whose entry does not
-//! record it. If there are few victims among pages that stay, moving is cheaper. Clean victims are
-//! handled by [`crate::steps::clean_reclaim`].
+//! One call protects a whole span for one TLB shootdown; moving costs one for each page. All pages
+//! of the span are claimed until the protection is undone, so no other thread finds a protected
+//! page whose entry does not record it.
 //!
-//! With page protection each run of victims is made inaccessible and copied, and one call drops
-//! all. Pages between the victims need no claim.
+//! With page protection, runs of victims become inaccessible. Pages between them need no claim.
 //!
-//! The kernel refuses to move a page that a device may write to. It does not refuse to drop such a
-//! page after a copy, which would lose the device's write. So, if pages can be moved, they are
-//! unmapped here only while the program holds nothing that pins memory for longer than a system
-//! call.
+//! The kernel refuses to move a page that a device may write to, but not to drop it after a copy,
+//! which would lose the device's write. So, if pages can be moved, they are unmapped here only
+//! while the program holds nothing that pins memory for longer than a system call.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::{Core, Memory};
@@ -24,9 +19,8 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::faults::Faults;
 use softswap_sys::window::Writes;
 
-/// Maximum number of pages of a span. A fault on one of them waits until all victims are unmapped.
-/// Claiming and protecting a page that stays takes about 50 ns; a TLB shootdown on virtual CPUs
-/// takes 20 us and more.
+/// A fault on one of its pages waits until all victims are unmapped. Claiming and protecting a page
+/// takes about 50 ns; a TLB shootdown on virtual CPUs takes 20 us and more.
 const SPAN_PAGES: usize = 512;
 /// Victims with at least this many pages between them are in different spans.
 const GAP_PAGES: u64 = 128;
@@ -36,8 +30,7 @@ const SHOOTDOWNS_PER_SPAN: usize = 3;
 /// Unmapped pages, still claimed, in the order of their copies.
 pub(crate) type Unmapped<'t> = [Victim<'t>; BATCH_PAGES];
 
-/// Returns true if batch unmapping is safe and needs fewer shootdowns than moving, or if
-/// UFFDIO_MOVE is not used.
+/// Returns true if batch unmapping is safe and needs fewer shootdowns than moving.
 pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
     let memory = &core.memory;
     // Without UFFDIO_MOVE each page is copied and dropped in either case.
@@ -63,8 +56,7 @@ fn takes_fewer_shootdowns(memory: &Memory, victims: &[Victim<'_>]) -> bool {
     shootdowns < runs
 }
 
-/// Unmaps as many writable victims as possible and returns their number. Their contents are stored
-/// in `copies`. The other victims stay at the front of `victims`, in order.
+/// Copies and unmaps victims. Returns their number. The others stay at the front of `victims`.
 pub(crate) fn unmap<'t>(
     memory: &Memory,
     victims: &mut [Victim<'t>],
@@ -95,7 +87,6 @@ pub(crate) fn unmap<'t>(
     count
 }
 
-/// Implements [`unmap`] with page protection: pages between the victims need no claim.
 fn take_each<'t>(
     memory: &Memory,
     victims: &mut [Victim<'t>],
@@ -114,7 +105,6 @@ fn take_each<'t>(
     count
 }
 
-/// Copies protected victims and drops them, in order. Returns the number dropped.
 fn copy_and_drop(memory: &Memory, victims: &[Victim<'_>], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
     let mut pages = [0; BATCH_PAGES];
     let mut copied = 0;
@@ -138,8 +128,7 @@ struct Span<'s> {
 }
 
 impl<'s> Span<'s> {
-    /// Claims a span of near victims and the pages between them. It starts at the first victim and
-    /// ends before a page that cannot be claimed.
+    /// Claims a span. It starts at the first victim and ends before a page that cannot be claimed.
     fn claim(
         memory: &Memory,
         victims: &[Victim<'_>],
@@ -161,7 +150,6 @@ impl<'s> Span<'s> {
         span
     }
 
-    /// Unmaps the victims of the span, in order. Returns the number unmapped.
     fn unmap(
         &self,
         memory: &Memory,
@@ -195,8 +183,7 @@ impl<'s> Span<'s> {
         }
     }
 
-    /// Claims the pages between the last victim of the span and the next one. On failure returns
-    /// false with none of them claimed.
+    /// Claims the pages up to the next victim. On failure claims none and returns false.
     fn claim_up_to(&mut self, memory: &Memory, victim: PageNo) -> bool {
         let gap = self.pages..(victim - self.first) as usize;
         for at in gap.clone() {

@@ -1,11 +1,8 @@
-//! Eviction of clean victims: many are dropped in one call, wherever they are, and those with a
-//! copy need no compression or write.
+//! Eviction of clean victims in one call. Those with a copy need no compression or write.
 //!
 //! A clean page is write-protected. While it is claimed, no thread removes the protection, and no
-//! device can have it pinned for writing, because pinning removes the protection, too. So it can be
-//! dropped in place: a touch waits for the claim and finds the stored copy. Moving pages to staging
-//! frames costs a TLB shootdown for each page; dropping all clean pages in one call costs one. A
-//! touch of a page that is not stored yet waits until the pages before it are compressed.
+//! device can have it pinned for writing. So it can be dropped in place: a touch waits for the
+//! claim and finds the stored copy. Dropping all in one call costs one TLB shootdown.
 
 use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::core::{Core, Stores};
@@ -19,7 +16,6 @@ use softswap_sys::PAGE_SIZE;
 pub(crate) struct Reclaimed {
     /// Pages evicted to their copy.
     pub(crate) left: usize,
-    /// Pages unmapped and not yet stored.
     pub(crate) to_store: usize,
 }
 
@@ -31,9 +27,8 @@ pub(crate) fn for_copy(core: &Core, victims: &[Victim<'_>]) -> u32 {
     victims.iter().enumerate().fold(0, |all, (at, victim)| all | u32::from(has_copy(victim)) << at)
 }
 
-/// Drops clean victims in one call. Those in `for_copy` are evicted to their copies. The contents
-/// of the remaining ones are stored in `copies`, in the order of `unmapped`. If no buffer is left,
-/// a victim is evicted to its swap slot, or released if it has none.
+/// Drops clean victims. The contents of those that are not in `for_copy` are stored in `copies`, in
+/// the order of `unmapped`.
 pub(crate) fn reclaim<'t>(
     core: &Core,
     victims: &mut [Victim<'t>],
@@ -78,7 +73,6 @@ pub(crate) fn reclaim<'t>(
     done
 }
 
-/// Keeps a page that is about to be evicted to its slot on the standby list.
 fn keep_on_standby(core: &Core, page: PageNo, claim: &Claim<'_>) {
     let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
     if let Some(Place::Slot { slot, .. }) = copy.map(SlotCopy::place) {
@@ -104,13 +98,11 @@ fn is_evicted_to_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
     }
 }
 
-/// Returns true if a claimed page has a copy in a working area.
 fn is_in_slot(stores: &Stores, claim: &Claim<'_>) -> bool {
     let copy = claim.before().place().copy();
     copy.and_then(|copy| swap_cache::in_working_slot(stores, copy)).is_some()
 }
 
-/// Completes the eviction of a dropped page to its copy.
 fn complete_eviction(core: &Core, page: PageNo, claim: Claim<'_>) {
     let Some(copy) = claim.before().place().copy() else { return };
     core.policies.clock.refaults.note_eviction(page);

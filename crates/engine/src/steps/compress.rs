@@ -13,13 +13,11 @@ use softswap_sys::raw::now_ns;
 /// Reason why a page could not be stored in DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotInDram {
-    /// No codec that was tried could compress the page.
     Incompressible,
     /// The pool did not admit the page or was full. The page may be compressible.
     PoolRefused,
 }
 
-/// Stores the page as a same-filled word or in the pool.
 pub(crate) fn store_in_dram(
     core: &Core,
     context: &mut Context,
@@ -41,14 +39,12 @@ fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u
     recorder.record_evicted(page, compressed, PAGE_SIZE);
 }
 
-/// Returns the place of a same-filled page if its word can be encoded.
 fn as_same_filled(stats: Stats, content: &[u8; PAGE_SIZE]) -> Option<Place> {
     let word = same_filled::same_filled_word(content)?;
     stats.add(Counter::PagesSameFilled, 1);
     same_filled::encode(word).map(|code| Place::SameFilled { code })
 }
 
-/// Stores the page in the pool if it is admitted, there is space, and it is compressible.
 fn into_pool(
     core: &Core,
     context: &mut Context,
@@ -101,8 +97,7 @@ fn into_pool(
     Ok(Place::Pool { handle: handle.to_bits() })
 }
 
-/// Compresses a page into the context's buffer. Returns its compressed size; `None` if it is
-/// incompressible.
+/// Compresses a page into the context's buffer. Returns its size, `None` if it is incompressible.
 fn compress_page(
     core: &Core,
     context: &mut Context,

@@ -8,7 +8,6 @@ use crate::core::errors::DecompressError;
 use crate::memory::context::Context;
 use crate::store::pool::Handle;
 
-/// Decompresses a pool object. Damage is counted.
 pub(crate) fn pooled(
     stores: &Stores,
     context: &mut Context,
@@ -19,7 +18,6 @@ pub(crate) fn pooled(
     counted(stores, decompressed)
 }
 
-/// Decompresses one part of a compressed slot. A missing or damaged part is counted.
 pub(crate) fn part(
     stores: &Stores,
     context: &mut Context,

@@ -1,8 +1,7 @@
 //! Fault-around: zeroed pages installed ahead of a sequential first touch.
 //!
-//! A fault costs about as much as zeroing four pages, so sequential touches get several pages at
-//! once: at most as many as are resident directly before the touched one, and only while memory is
-//! not low. A single touch gets a single page.
+//! A fault costs about as much as zeroing four pages. So a touch gets as many pages as are resident
+//! directly before it, while memory is not low.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::Core;
@@ -10,8 +9,7 @@ use crate::steps::install::{MAX_FRESH_PAGES, finish, zeroes};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::Writes;
 
-/// Installs as many fresh pages after a written one as are resident before it, so sequential
-/// touches double the number up to the limit.
+/// Installs as many fresh pages after a written one as are resident before it, up to the limit.
 pub(crate) fn run_ahead(core: &Core, page: PageNo) {
     let behind = (1..=MAX_FRESH_PAGES as u64)
         .take_while(|back| page >= *back && core.memory.pages.load(page - back).is_resident())
@@ -41,8 +39,7 @@ pub(crate) fn run_ahead(core: &Core, page: PageNo) {
     }
 }
 
-/// Installs up to `count` fresh pages and returns the number installed. Halves the range until all
-/// its pages have the same protection: otherwise `install` fails.
+/// Returns the number installed. Halves the range until all its pages have the same protection.
 fn install_some(core: &Core, page: PageNo, count: usize) -> usize {
     let mut count = count;
     while count > 0 {

@@ -8,8 +8,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
 
-/// Maximum number of fresh pages installed by fault-around. At 64 pages the cost of the fault is
-/// small compared with installing them.
+/// Limit of fault-around. At 64 pages the fault costs little compared with installing them.
 pub(crate) const MAX_FRESH_PAGES: usize = 64;
 static ZEROES: [u8; MAX_FRESH_PAGES * PAGE_SIZE] = [0; MAX_FRESH_PAGES * PAGE_SIZE];
 
@@ -40,8 +39,7 @@ pub(crate) fn install(
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-/// Installs pages in one call. If their protections differ, the call fails; then installs only the
-/// first.
+/// Installs pages in one call. If that fails, because protections differ, installs only the first.
 pub(crate) fn install_run(memory: &Memory, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
     let done = memory.window.install(page, bytes, writes);
     if done.pages == 0 && bytes.len() > PAGE_SIZE {

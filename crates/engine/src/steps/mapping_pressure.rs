@@ -7,7 +7,6 @@ use crate::policy::clock::Victim;
 use softswap_sys::window::MappingPressure;
 use std::ops::Range;
 
-/// Returns the number of pages in a cluster. It is 1 while there are few mappings.
 pub(crate) fn cluster_pages(memory: &Memory) -> u64 {
     match memory.window.mapping_pressure() {
         MappingPressure::None => 1,

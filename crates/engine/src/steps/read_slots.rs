@@ -27,9 +27,8 @@ pub(crate) fn read_slot(
     Err(FaultError::Corrupt { slot })
 }
 
-/// Reads one page from each of `slots`, which are in one area. If the calling thread `waits` for
-/// the pages, a few are polled. A failure returns false and is not counted: a thread that needs one
-/// of the pages will retry and report it.
+/// Reads one page from each of `slots`, which are in one area. If the thread `waits`, a few are
+/// polled. A failure is not counted: a thread that needs the page retries and reports it.
 pub(crate) fn read_each(
     stores: &Stores,
     context: &mut Context,
@@ -44,8 +43,7 @@ pub(crate) fn read_each(
     result.is_ok()
 }
 
-/// Opens the seals of pages read from `slots`, up to the first mismatch, and returns their number.
-/// A mismatch is not counted: the page's own fault reports it.
+/// Opens seals up to the first mismatch, which the page's own fault counts. Returns their number.
 pub(crate) fn open_run(
     stores: &Stores,
     slots: impl Iterator<Item = u64>,

@@ -12,7 +12,6 @@ use softswap_sys::PAGE_SIZE;
 /// Pages copied to a bounce buffer, to be written to slots. There are enough slots for all.
 pub(crate) struct Relocation<'m, 't> {
     pub(crate) slots: SlotBatch,
-    /// The pages and the positions of their copies.
     pub(crate) moved: &'m mut [Option<Relocating<'t>>],
 }
 
@@ -25,8 +24,7 @@ pub(crate) struct Relocating<'t> {
 }
 
 impl Relocation<'_, '_> {
-    /// Seals the copies in place, writes them and publishes their slots. Frees surplus slots and
-    /// the previous storage of the pages. Returns the number of pages moved.
+    /// Seals, writes and publishes the copies. Frees surplus slots and the pages' previous storage.
     pub(crate) fn carry_out(
         self,
         stores: &Stores,

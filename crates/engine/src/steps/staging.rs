@@ -1,8 +1,7 @@
 //! Moves pages to staging frames and back. While a staged page is compressed or written, a touch
 //! can take it back.
 //!
-//! One call moves adjacent pages for one TLB shootdown (UFFDIO_MOVE). Moving a single page costs
-//! one shootdown as well.
+//! One call moves adjacent pages for one TLB shootdown, as much as for a single page (UFFDIO_MOVE).
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::Core;
@@ -38,7 +37,6 @@ impl Staged {
         self.first_frame + self.count
     }
 
-    /// Publishes a victim that was moved to the next frame.
     fn publish(&mut self, core: &Core, victim: &mut Victim<'_>) {
         if let Some((page, claim)) = victim.take() {
             debug_assert!(!claim.before().is_protected(), "the stored copy would leak");
@@ -51,8 +49,7 @@ impl Staged {
     }
 }
 
-/// Moves the victims into staging frames, adjacent ones in one call. The first `in_use` frames of
-/// the context are occupied.
+/// Moves victims into staging frames, adjacent ones in one call. The first `in_use` are occupied.
 pub(crate) fn stage(
     core: &Core,
     context: &mut Context,
@@ -82,14 +79,12 @@ pub(crate) fn stage(
     staged
 }
 
-/// Returns the number of adjacent victims from the first on.
 fn run_length(victims: &[Victim<'_>]) -> usize {
     let pages = victims.iter().map_while(|v| v.as_ref().map(|(page, _)| *page));
     let first = victims.first().and_then(|v| v.as_ref()).map_or(0, |(page, _)| *page);
     pages.zip(first..).take_while(|(page, expected)| page == expected).count()
 }
 
-/// Moves one page that could not be moved with its neighbours.
 fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &mut Victim<'_>) {
     let Some((page, _)) = victim else { return };
     let (page, frame, window) = (*page, staged.next_frame(), &core.memory.window);
@@ -115,8 +110,7 @@ fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &m
     }
 }
 
-/// Publishes a page, whose only copy is `content`, as staged. Returns false if the page was
-/// restored to the program instead.
+/// Stages a page whose only copy is `content`. Returns false if it was restored to the program.
 pub(crate) fn stage_copy(
     core: &Core,
     frame: usize,
@@ -141,8 +135,7 @@ pub(crate) fn stage_copy(
     core.die("an unmapped page could be neither staged nor restored");
 }
 
-/// Claims a page and its frame like [`claim_in_frame`]. The caller drops the frame before the
-/// claim, so that the frame is free when the page can be claimed again.
+/// As [`claim_in_frame`]. Drop the frame first: it must be free when the page can be claimed again.
 pub(crate) fn claim_staged(core: &Core, in_frame: InFrame) -> Option<(StagedFrame<'_>, Claim<'_>)> {
     let claim = claim_in_frame(core, in_frame)?;
     Some((frame_of(core, in_frame.1), claim))
@@ -161,7 +154,6 @@ pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     }
 }
 
-/// Restores staged pages that could not be stored, unless a touch has rescued them.
 pub(crate) fn return_all(core: &Core, pages: &[InFrame]) {
     for in_frame in pages {
         if let Some((content, claim)) = claim_staged(core, *in_frame) {

@@ -1,16 +1,13 @@
 //! The swap cache: resident pages whose stored copy is kept. While such a page is clean, it can be
 //! evicted without another store.
 //!
-//! A page that is faulted in for a read keeps its slot or pool object and is write-protected. The
-//! first write faults ([`crate::steps::write_fault`]): the protection is removed and the outdated
-//! copy is freed. Pages that are not written are dropped on eviction.
+//! A page faulted in for a read keeps its copy and is write-protected. Its first write
+//! ([`crate::steps::write_fault`]) removes the protection and frees the copy.
 //!
 //! A copy costs a fault if the page is written, and a slot or DRAM in any case. Therefore each
-//! chunk learns how often its pages are written, separately for pages that refault early, which are
-//! touched more often, and for other pages. Areas that are half full free the slots of copies (the
-//! kernel's rule for its swap cache). Copies in the pool have a share of the budget. A pool that
-//! uses more than 85 % of its limit keeps a copy only if the copy is worth more than the pages
-//! written back for it.
+//! chunk learns how often its pages are written, separately for pages that refault early. Areas
+//! that are half full free the slots of copies (the kernel's rule for its swap cache). Copies in
+//! the pool have a share of the budget.
 
 use crate::base::access::Access;
 use crate::base::page::{OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
@@ -65,9 +62,8 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
         core.memory.budget.limit_bytes(),
         limit,
     );
-    // If the pool uses more than 85 % of its limit, keep only copies that are worth more than the
-    // pages written back for them. Drop objects of another codec: the present one suits a full
-    // pool.
+    // A nearly full pool keeps only copies that are worth more than the pages written back for
+    // them, and none of another codec: the present one suits a full pool.
     let has_space_left = used * 100 <= limit * NEARLY_FULL_PERCENT;
     has_share
         && (has_space_left
@@ -75,9 +71,8 @@ fn may_keep_pooled(core: &Core, handle: Handle) -> bool {
 }
 
 /// Returns true if a copy in a full pool is worth more than the page written back for it. The copy
-/// saves one compression when its page is evicted, after about as many evictions as there are
-/// resident pages. The written-back page would save a read, which costs several times as much, if
-/// it were touched. But that page has not been touched for as many evictions as its age.
+/// saves a compression after about as many evictions as there are resident pages. The other page
+/// would save a read, at several times the cost, but was not touched for its age.
 pub(crate) fn outweighs_write_back(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
     core.stores.may_write()
@@ -104,15 +99,13 @@ pub(crate) fn on_swap_in(core: &Core, place: Place, keep_copy: KeepCopy) -> Opti
     copy
 }
 
-/// Returns false for a damaged copy in the pool.
 pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     let StoredCopy::Pool { object } = copy else { return true };
     let handle = stores.pool.handle_of(object);
     handle.is_some_and(|handle| stores.pool.peek(handle, |_| ()).is_ok())
 }
 
-/// Removes a copy from the counts and returns its place, or `None` if its header in the pool was
-/// overwritten.
+/// Removes a copy from the counts. Returns `None` if its header in the pool was overwritten.
 fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
     match copy {
         StoredCopy::Slot(copy) => {
@@ -129,7 +122,6 @@ fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
     }
 }
 
-/// Counts a copy under the counter of its store.
 pub(super) fn count_copy(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
     match copy {
         StoredCopy::Slot(_) => stats.add(in_slot, 1),
@@ -151,15 +143,13 @@ pub(crate) fn drop_to_copy(core: &Core, page: PageNo, copy: StoredCopy) -> Place
     }
 }
 
-/// Frees a copy that is outdated or not needed.
 pub(crate) fn free_copy(core: &Core, copy: StoredCopy) {
     if let Some(place) = detach_copy(core, copy) {
         core.stores.free(place);
     }
 }
 
-/// Returns the copy of a clean page to be evicted if the copy is in a working area. Otherwise frees
-/// the copy; the page must be stored elsewhere.
+/// Returns the copy if it is in a working area. Otherwise frees it: the page needs another place.
 pub(crate) fn copy_in_working_area(
     core: &Core,
     page: PageNo,
@@ -181,8 +171,7 @@ pub(crate) fn in_working_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotC
     copy.in_slot().filter(|copy| !stores.areas.area_of(copy.slot()).has_failed())
 }
 
-/// Returns the place of a page whose pool object was moved to `new`. `at` is the place of the
-/// claimed page.
+/// Returns the place of a page that was `at`, after its pool object was moved to `new`.
 pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     match at {
         Place::Resident { age, .. } => {
@@ -192,8 +181,7 @@ pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     }
 }
 
-/// Frees the copy of a resident page if `unwanted` selects it and the page is not busy. Returns
-/// true if the copy was freed.
+/// Frees a page's copy if `unwanted` selects it and the page is not busy. Returns true if it did.
 pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = core.memory.pages.load(page);
     let Place::Resident { age, copy: Some(copy) } = seen.place() else { return false };
@@ -217,7 +205,6 @@ pub(crate) fn reclaim_copies(core: &Core, want: usize) -> usize {
     freed
 }
 
-/// Frees up to `want` copies in the pool, to shrink the pool. Returns their number.
 pub(crate) fn reclaim_pooled_copies(core: &Core, want: usize) -> usize {
     let is_wanted = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
     let freed = reclaim_selected(core, want, &core.policies.stored_copies.pooled, is_wanted);
@@ -225,7 +212,6 @@ pub(crate) fn reclaim_pooled_copies(core: &Core, want: usize) -> usize {
     freed
 }
 
-/// Frees the copy of `page` if it is this pool object.
 pub(crate) fn reclaim_copy_of(core: &Core, page: PageNo, object: Handle) {
     let is_wanted = |copy| copy == StoredCopy::pooled(object.to_bits());
     // A damaged header may contain any page.
@@ -234,7 +220,6 @@ pub(crate) fn reclaim_copy_of(core: &Core, page: PageNo, object: Handle) {
     }
 }
 
-/// Frees up to `want` copies of a kind. `count` is their total number.
 fn reclaim_selected(
     core: &Core,
     want: usize,

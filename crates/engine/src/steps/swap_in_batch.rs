@@ -1,8 +1,7 @@
 //! Swap-in of several pages together, as part of page-in.
 //!
-//! Pages may be in slots of their own or in compressed slots, adjacent or not. All slots are read
-//! in parallel, which takes hardly longer than reading one. If the device serves one request at a
-//! time, only adjacent slots are read together.
+//! Slots need not be adjacent: reading all in parallel takes hardly longer than reading one. If the
+//! device serves one request at a time, only adjacent slots are read together.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, SlotCopy};
@@ -23,21 +22,17 @@ use std::ops::Range;
 pub(crate) struct Wanted {
     pub(crate) page: PageNo,
     pub(crate) access: Access,
-    /// Decision to keep the stored copy while the page is not modified.
     pub(crate) keep_copy: KeepCopy,
     /// Maximum number of pages to read from the swap area, including this one.
     pub(crate) window: usize,
-    /// True if pages at learnt offsets may be read in the same batch.
     pub(crate) may_read_offsets: bool,
     /// True if the other pages of the batch are expected to be touched.
     pub(crate) is_stream: bool,
 }
 
-/// Pages installed per call. A thread waiting for the first pages continues while the others are
-/// installed.
+/// Pages installed per call: few, so that a thread waiting for the first ones continues early.
 const INSTALL_PAGES: usize = 16;
 
-/// A page read ahead.
 struct Member {
     page: PageNo,
     stored: SlotCopy,
@@ -51,7 +46,6 @@ pub(crate) struct SwapInBatch {
     slots: Slots,
 }
 
-/// Maximum number of slots, and of runs of adjacent slots.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadLimit {
     slots: usize,
@@ -59,7 +53,6 @@ pub(crate) struct ReadLimit {
 }
 
 impl ReadLimit {
-    /// Returns the limit of one read into a buffer of `bytes` from the area of `slot`.
     pub(crate) fn of(core: &Core, context: &Context, slot: u64, bytes: usize) -> ReadLimit {
         let runs = core.stores.areas.reads_at_once(&context.lanes, slot);
         ReadLimit { slots: bytes / PAGE_SIZE, runs }
@@ -147,8 +140,7 @@ impl SwapInBatch {
         self.count
     }
 
-    /// Adds a page if it is in the same swap area as the others and not busy. Returns false if the
-    /// batch is full.
+    /// Adds a page of the same area if it is not busy. Returns false if the batch is full.
     pub(crate) fn add(&mut self, core: &Core, page: PageNo, most: ReadLimit) -> bool {
         if self.count == REQUEST_PAGES {
             return false;
@@ -168,8 +160,7 @@ impl SwapInBatch {
         true
     }
 
-    /// Reads all slots into the first pages of `buffer`. Returns false if any of them cannot be
-    /// read. `waits` is true if the calling thread waits for the pages.
+    /// Returns false if any slot cannot be read. `waits`: the calling thread waits for the pages.
     pub(crate) fn read(
         &self,
         core: &Core,
@@ -182,8 +173,7 @@ impl SwapInBatch {
         slots.is_empty() || read_slots::read_each(&core.stores, context, slots, buffer, waits)
     }
 
-    /// Returns the number of pages obtained by the read. Pages that share a slot count separately,
-    /// because reading as many slots would take hardly longer.
+    /// Counts pages that share a slot separately: as many slots would take hardly longer.
     pub(crate) fn pages_read(&self) -> usize {
         if self.slots.count == 0 { 0 } else { self.count.max(self.slots.count) }
     }
@@ -192,8 +182,7 @@ impl SwapInBatch {
         self.slots.page(stored.slot(), buffer)
     }
 
-    /// Installs and publishes the pages, up to the first that fails. The fault of that page reports
-    /// the failure. Returns the number of pages.
+    /// Installs and publishes the pages, up to the first that fails. Returns their number.
     pub(crate) fn install(
         &mut self,
         core: &Core,
@@ -234,8 +223,7 @@ impl SwapInBatch {
         installed
     }
 
-    /// Returns the number of members from `first` on that one call can install: adjacent in memory
-    /// and in the buffer, each alone in its slot.
+    /// Counts members, from `first` on, adjacent in memory and buffer, each alone in its slot.
     fn neighbours(&self, first: usize) -> usize {
         let at = |index: usize| {
             let member = self.members.get(index)?.as_ref()?;
@@ -256,8 +244,7 @@ impl SwapInBatch {
         self.members[at].as_ref().map_or(KeepCopy::No, keep_copy)
     }
 
-    /// Installs adjacent pages, up to the first that fails. Returns the decision to keep their
-    /// copies, and the number of pages installed.
+    /// Installs adjacent pages, up to the first that fails.
     fn install_run(
         &mut self,
         core: &Core,
@@ -282,8 +269,6 @@ impl SwapInBatch {
         (keep_copy, install::install_run(&core.memory, page, bytes, keep_copy.writes()).pages)
     }
 
-    /// Installs one page, which may be in a compressed slot. Returns the decision to keep its copy,
-    /// and the number of pages installed.
     fn install_one(
         &mut self,
         core: &Core,
@@ -304,8 +289,7 @@ impl SwapInBatch {
     }
 }
 
-/// Swaps in a touched page from `stored`, and other pages with it. Returns only failures of the
-/// touched page.
+/// Swaps in a touched page and others with it. Fails only if the touched page fails.
 pub(crate) fn bring(
     core: &Core,
     context: &mut Context,
@@ -320,8 +304,7 @@ pub(crate) fn bring(
     Ok(())
 }
 
-/// Returns the offsets of pages to read with a touched page, if allowed. Records the other
-/// candidates, to learn if they are touched soon.
+/// Chooses offsets to read with a touched page. Records others, to learn if they are touched.
 fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     if !may_be {
         core.policies.offset_prefetch.note(page, Offsets::default());
@@ -335,7 +318,6 @@ fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     along
 }
 
-/// Reads one slot through a bounce buffer and installs one page of it.
 fn read_one(
     core: &Core,
     context: &mut Context,
@@ -358,8 +340,7 @@ fn read_one(
     Ok(())
 }
 
-/// Swaps in a touched page and other pages. Returns false, with nothing done, if the page must be
-/// read alone.
+/// Swaps in a touched page and others. Returns false, with nothing done, if it must be read alone.
 fn bring_all(
     core: &Core,
     context: &mut Context,
@@ -397,8 +378,7 @@ fn bring_all(
     touched
 }
 
-/// Reads the batch and installs the touched page. Returns false if the page must be retried alone,
-/// because a read failed or a seal did not match.
+/// Returns false if a read failed or a seal did not match, so that the page is retried alone.
 fn bring_touched(
     core: &Core,
     context: &mut Context,

@@ -6,12 +6,10 @@ use crate::core::Core;
 use crate::steps::swap_cache;
 use std::io;
 
-/// Makes a claimed page writable: removes the protection and frees the page's copy. If the kernel
-/// refuses, nothing is changed.
+/// Removes the protection and frees the copy. If the kernel refuses, nothing is changed.
 pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { age, copy } = claim.before().place() else { return Ok(()) };
-    // Also called for a page without a copy, because an earlier operation may have left it
-    // protected.
+    // An earlier operation may have left a page without a copy protected.
     core.memory.window.allow_writes(page)?;
     let Some(copy) = copy else { return Ok(()) };
     claim.publish(Place::resident(age));

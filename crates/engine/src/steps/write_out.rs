@@ -1,5 +1,4 @@
-//! Writes pages to the swap area: allocates slots, seals the pages, writes all in one batch, and
-//! handles failures.
+//! Writes pages to the swap area: allocates slots, seals, writes in one batch, handles failures.
 
 use crate::base::page::PART_LIMIT;
 use crate::base::stats::Counter;
@@ -34,8 +33,7 @@ impl Written {
 const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MAX);
 const _: () = assert!(compressed_slot::MAX_PARTS <= PART_LIMIT as usize);
 
-/// Allocates up to `want` slots, not from an area that refused this context's last write. Fails if
-/// no slot is free, or if this process may write to no area.
+/// Allocates up to `want` slots, not from an area that refused this context's last write.
 pub(crate) fn alloc_slots_for_batch(
     stores: &Stores,
     context: &Context,

@@ -1,9 +1,8 @@
 //! Cache of pages that were read ahead but not installed.
 //!
 //! The first page of a readahead window stays absent: its fault shows that the stream has reached
-//! the window. The stored bytes of its slot are cached here, so that this fault does not read the
-//! disk. Cached bytes are still sealed. An entry is named by slot and generation, so it is never
-//! stale: a reused slot has another generation.
+//! the window. The sealed bytes of its slot are cached here. An entry is named by slot and
+//! generation, so it is never stale.
 
 use crate::store::standby::Tenant;
 use softswap_sys::PAGE_SIZE;
@@ -17,7 +16,6 @@ const BUDGET_SHARE: usize = 256;
 /// Maximum number of cached pages: two for each of many streams.
 const MAX_ENTRIES: usize = 64;
 
-/// Returns the number of pages that may be cached for a budget in pages.
 fn entries_in(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).clamp(1, MAX_ENTRIES)
 }
@@ -38,8 +36,7 @@ impl ReadAheadPages {
         ReadAheadPages::with_entries(entries_in(budget_pages), MAX_ENTRIES)
     }
 
-    /// Adapts to a larger budget, in pages. Returns the additional bytes of DRAM. The cache never
-    /// shrinks, because it is small.
+    /// Adapts to a larger budget. Never shrinks, because it is small. Returns the additional bytes.
     pub(crate) fn grow(&self, budget_pages: usize) -> usize {
         let entries = entries_in(budget_pages).min(self.entries.len());
         entries.saturating_sub(self.used.fetch_max(entries, Relaxed)) * PAGE_SIZE
@@ -55,16 +52,14 @@ impl ReadAheadPages {
         self.used.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Returns the entry of a slot; neighbouring slots have different entries. Callers only try the
-    /// lock: on contention the page is read again.
+    /// Neighbouring slots have different entries. Callers only try the lock.
     fn entry(&self, slot: u64) -> &Mutex<Entry> {
         // Window lengths are powers of two, so the low bits alone would collide.
         let spread = slot ^ slot >> 4 ^ slot >> 8 ^ slot >> 12;
         &self.entries[spread as usize % self.used.load(Relaxed)]
     }
 
-    /// Caches the sealed bytes of a slot's tenant in the slot's entry, in place of the previous
-    /// ones. The caller has claimed a page of the tenant. Does nothing if the entry is locked.
+    /// Caches sealed bytes of a claimed page. Does nothing if the entry is locked.
     pub(crate) fn cache(&self, tenant: Tenant, bytes: &[u8]) {
         if let Ok(mut entry) = self.entry(tenant.0).try_lock() {
             entry.page.0.copy_from_slice(bytes);
@@ -72,8 +67,7 @@ impl ReadAheadPages {
         }
     }
 
-    /// Removes the cached bytes of a slot's tenant and copies them to `bytes`. Returns false if
-    /// nothing is cached for the tenant, or the slot's entry is locked.
+    /// Removes cached bytes. Returns false if there are none, or the entry is locked.
     #[must_use]
     pub(crate) fn take(&self, tenant: Tenant, bytes: &mut [u8]) -> bool {
         let Ok(mut entry) = self.entry(tenant.0).try_lock() else { return false };

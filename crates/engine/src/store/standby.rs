@@ -1,20 +1,16 @@
 //! Standby list: evicted pages that stay in DRAM for a while.
 //!
 //! Without accessed bits the clock evicts some pages that are in use, and these refault soon. A
-//! page on the standby list is copied back instead of read, and its refault shows that it is in
-//! use. This is the second list of *segmented FIFO* (R. Turner and H. Levy, 1981), which comes near
-//! to LRU without accessed bits; it is also called a victim cache. The list takes a share of the
-//! budget from the resident pages, but only while that pays.
+//! page on the standby list is copied back instead of read. This is the second list of *segmented
+//! FIFO* (R. Turner and H. Levy, 1981), which comes near to LRU without accessed bits. The list
+//! takes a share of the budget, but only while that pays.
 //!
-//! The list is useful while some pages are used much more often than others: many refaults then
-//! occur after a small fraction of the average time. With uniform use few refaults are that early,
-//! and in a loop none.
+//! It pays while some pages are used much more often than others: many refaults are then early.
+//! With uniform use few are early, and in a loop none.
 //!
-//! Pages that mostly refault in streams are not kept ([`crate::core::Core`] checks): readahead
-//! fetches them in batches, so no thread waits for a single one.
+//! Pages that mostly refault in streams are not kept ([`crate::core::Core`] checks).
 //!
-//! An entry is named by slot and generation. The content of a generation never changes, so an entry
-//! is never stale: a reused slot has another generation.
+//! An entry is named by slot and generation, so it is never stale.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{release_dram, reserve_bytes};
@@ -37,8 +33,7 @@ const END_SHARE: u32 = 12;
 const DECIDE_EVERY: u32 = 256;
 /// Maximum number of tables; each has at least twice as many pages as the one before.
 const TABLES: usize = 16;
-/// Of this many pages that find no place, one takes new DRAM. If each did, a batch of evictions
-/// would free no memory.
+/// Of this many pages without a place, one takes new DRAM. Otherwise a batch would free none.
 const GROWTH: usize = 2;
 
 /// Identifies the content of a slot: the slot's number and its generation.
@@ -67,8 +62,7 @@ struct Set {
 #[derive(Default)]
 pub struct Standby {
     max_pages: AtomicUsize,
-    /// Created on first use, and again for a larger budget. The last one is in use; the others are
-    /// empty.
+    /// Created on first use, and for larger budgets. The last is in use; the others are empty.
     tables: [OnceLock<Box<[Mutex<Set>]>>; TABLES],
     made: AtomicUsize,
     pages: AtomicUsize,
@@ -77,7 +71,6 @@ pub struct Standby {
     is_on: AtomicBool,
     /// Refaults since the last decision.
     seen: AtomicU32,
-    /// Early refaults since the last decision.
     early: AtomicU32,
     next_set: AtomicUsize,
 }
@@ -87,20 +80,17 @@ impl Standby {
         Standby { max_pages: AtomicUsize::new(capacity_for(budget_pages)), ..Standby::default() }
     }
 
-    /// Returns the DRAM of the pages and tables, in bytes.
     pub fn used_bytes(&self) -> usize {
         let tables = self.tables.iter().filter_map(OnceLock::get);
         tables.map(|sets| size_of_val(&**sets)).sum::<usize>()
             + self.pages.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Returns true if evicted pages should be kept.
     pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
-    /// Records a refault: `left` pages were evicted after this one, and `out` pages are out of
-    /// memory now. Every `DECIDE_EVERY` refaults, decides if keeping pages pays.
+    /// Records a refault after `left` evictions, while `out` pages are out of memory.
     pub fn note_return(&self, left: u64, out: u64) {
         if left < (out / EARLY_SHARE).min(self.max_pages.load(Relaxed) as u64) {
             self.early.fetch_add(1, Relaxed);
@@ -114,9 +104,8 @@ impl Standby {
         self.is_on.store(early >= DECIDE_EVERY / share, Relaxed);
     }
 
-    /// Does work that a fault may not do: creates the tables if keeping is on, and releases DRAM if
-    /// keeping is off or the list is above its limit. Returns true while more work remains. Fails
-    /// if no address space is left for the tables.
+    /// Does work that a fault may not do: creates tables, and releases DRAM. Returns true while
+    /// more work remains. Fails if no address space is left.
     pub fn maintain(&self) -> io::Result<bool> {
         if self.is_on() {
             let most = self.max_pages.load(Relaxed);
@@ -149,8 +138,7 @@ impl Standby {
         Ok(pages.chunks_exact_mut(WAYS).map(set).collect())
     }
 
-    /// Locks the set of a slot; neighbouring slots have different sets. Only tries the lock: on
-    /// contention the page is not kept, or is read from the slot.
+    /// Only tries the lock: on contention the page is not kept, or is read from the slot.
     fn set(&self, slot: u64) -> Option<MutexGuard<'_, Set>> {
         let sets = self.sets()?;
         match sets[slot as usize % sets.len()].try_lock() {
@@ -160,8 +148,7 @@ impl Standby {
         }
     }
 
-    /// Keeps the page of a slot's tenant. `fill` writes the page, and returns false on failure.
-    /// `has_space` returns true if the budget has another page.
+    /// Keeps a page. `fill` returns false on failure.
     pub fn keep(
         &self,
         tenant: Tenant,
@@ -187,8 +174,7 @@ impl Standby {
         is_within && self.unplaced.fetch_add(1, Relaxed) + 1 >= GROWTH
     }
 
-    /// Removes the page of a slot's tenant from the list and copies it to `bytes`. Returns false if
-    /// the list does not contain the page.
+    /// Moves a page to `bytes`. Returns false if the list does not contain it.
     #[must_use]
     pub fn take(&self, tenant: Tenant, bytes: &mut [u8; PAGE_SIZE]) -> bool {
         let Some(mut set) = self.set(tenant.0) else { return false };
@@ -198,7 +184,6 @@ impl Standby {
         true
     }
 
-    /// Releases the DRAM of some pages and returns their number; 0 if there are none.
     pub(crate) fn release(&self) -> usize {
         // Include older tables: a page may have been kept there while a table was replaced.
         let sets = || self.tables.iter().filter_map(OnceLock::get).flatten();
@@ -223,8 +208,7 @@ impl Set {
         self.ways.iter().position(|way| way.tenant == Some(tenant))
     }
 
-    /// Returns the way of the set for a page. In order of preference: the page's present way, an
-    /// empty way with DRAM, one that may take DRAM, the way of the oldest page.
+    /// Returns the way for a page: its own, an empty one with DRAM, a new one, or the oldest.
     fn place(&self, tenant: Tenant, may_grow: impl FnOnce() -> bool) -> Option<usize> {
         let taken = || self.ways.iter().enumerate().filter(|(_, way)| way.has_dram);
         let free = || taken().find(|(_, way)| way.tenant.is_none()).map(|(at, _)| at);
@@ -263,7 +247,6 @@ mod tests {
         standby
     }
 
-    /// Keeps a page, with DRAM available at once.
     fn keep_at_once(standby: &Standby, slot: u64, generation: u32, fill: u8) {
         standby.unplaced.store(GROWTH, Relaxed);
         keep(standby, slot, generation, fill, true);
@@ -404,7 +387,6 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of steps, a page taken equals the page kept last.
         #[test]
         fn stale_entries_never_match(
             steps in prop::collection::vec((0..4u8, 0..600u64, 0..3u32, any::<u8>()), 0..500)
@@ -414,7 +396,6 @@ mod tests {
             for (step, slot, generation, fill) in steps {
                 match step {
                     0 | 1 => {
-                        // The content of a generation never changes.
                         let fill = *known.entry((slot, generation)).or_insert(fill);
                         keep(&standby, slot, generation, fill, true);
                     }

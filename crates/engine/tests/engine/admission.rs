@@ -1,5 +1,4 @@
-//! Pages of streams are written to disk without an attempt to compress them, while the disk accepts
-//! them.
+//! Pages of streams are written to disk without compression, while the disk accepts them.
 
 use crate::common::{Content, Setup, World, page_of, wait_until, with_prefetch};
 use softswap_engine::api::settings::PoolLimit;
@@ -16,7 +15,6 @@ fn content(page: usize, pass: u64) -> Content {
     Content::Text(page as u64 + pass * PAGES as u64)
 }
 
-/// Checks that every page has the content of the previous pass, and rewrites it.
 fn verify_and_rewrite(memory: Memory, pass: u64) {
     for page in 0..PAGES {
         let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
@@ -25,8 +23,7 @@ fn verify_and_rewrite(memory: Memory, pass: u64) {
     }
 }
 
-/// Runs `body` with stream detection, once the first pages have bypassed the pool. Pages bypass it
-/// only after the engine has measured the disk and compression.
+/// Runs `body` once pages bypass the pool, for which the engine must have measured costs.
 fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
     let world = World::new(setup);
     let (memory, _) = world.mapped((0..PAGES).map(|page| content(page, 0)).collect());

@@ -110,7 +110,6 @@ fn pages_are_not_moved_within_failed_area() {
     until_all_have_moved(&world, || true);
     assert_eq!(world.disk.counts().reads, reads);
     world.disk.clear_faults();
-    // A successful write ends the failed state.
     world.evict(more);
     world.engine.note_peaks();
     assert_eq!(world.count(Counter::AreasFailed), 0);
@@ -155,7 +154,6 @@ fn changing_data_with_child_uses_twice_the_slots_at_most() {
     world.engine.child_exited();
 }
 
-/// Each fork starts a new key epoch.
 #[test]
 fn pages_written_between_forks_are_readable() {
     const PAGES: u64 = 500;

@@ -18,8 +18,7 @@ fn hold_all(world: &World) -> Vec<Buffer<'_>> {
     held
 }
 
-/// Returns the message that a thread's long wait for a buffer causes, once it is due. The
-/// caller holds all buffers.
+/// Returns the message about a thread's long wait. The caller holds all buffers.
 fn long_wait(world: &World) -> String {
     wait_until("a thread waits for a buffer", || {
         let message = world.engine.buffers().full_message(1);

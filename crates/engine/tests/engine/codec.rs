@@ -67,7 +67,6 @@ fn zstd_memory_is_charged() {
     world.assert_within_budget();
 }
 
-/// Returns the content of a thread's page in a turn: compressible or not, at random.
 fn content(thread: u64, page: usize, turn: u64) -> Content {
     let seed = mix64(thread << 48 | (page as u64) << 24 | turn);
     match seed % 8 {

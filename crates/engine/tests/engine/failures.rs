@@ -114,7 +114,6 @@ fn with_and_without_encryption<const N: usize>(
     faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
 }
 
-/// Checks that each page has its content or is refused. Returns the number of refused pages.
 fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
     let wrong = |page: usize| page_of(memory, page).is_some_and(|b| b != contents[page].bytes());
     assert!((0..memory.pages()).all(|page| !wrong(page)));
@@ -148,7 +147,6 @@ fn misdirected_write_is_detected_at_both_places() {
     {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let (victims, contents) = world.evicted(random(64));
-        // Rewrite some pages, so that their eviction writes them again.
         write_all(victims.part(0, 8 * PAGE_SIZE), &contents[..8]);
         let before = world.count(Counter::PagesWritten);
         fail_next(&world, Operation::Write, 1, misdirected);
@@ -192,8 +190,7 @@ fn disk_that_cannot_grow_loses_no_data() {
     }
 }
 
-/// Writes random pages until the engine refuses one. Returns the number of pages written, and the
-/// error.
+/// Writes random pages until the engine refuses one. Returns their number, and the error.
 fn write_until_refused(world: &World, memory: Memory) -> (usize, FaultError) {
     for page in 0..memory.pages() {
         let address = memory.address() + page * PAGE_SIZE;

@@ -15,8 +15,7 @@ use softswap_testkit::Memory;
 const PROT_NONE: i32 = 0;
 const PROT_READ: i32 = 1;
 
-/// Returns a mapping whose pages are evicted, except every third one. Every seventh page is never
-/// written.
+/// Returns a mapping with every third page resident. Every seventh page is never written.
 fn map_in_every_place(world: &World, contents: &[Content]) -> Memory {
     let memory = world.map(contents.len());
     for (page, content) in contents.iter().enumerate().filter(|(page, _)| page % 7 != 0) {
@@ -29,7 +28,6 @@ fn map_in_every_place(world: &World, contents: &[Content]) -> Memory {
     memory
 }
 
-/// Returns pages of every kind, zero where [`map_in_every_place`] writes nothing.
 fn contents() -> Vec<Content> {
     let mut contents = every_kind(130);
     contents.iter_mut().step_by(7).for_each(|content| *content = Content::Zero);
@@ -171,13 +169,11 @@ fn new_mapping_has_fresh_protection() {
 #[test]
 fn pinned_pages_stay_resident() {
     for (world, memory, contents) in in_every_place() {
-        // Pin from the middle of a page to the middle of another one.
         let (start, len) = (memory.address() + 10 * PAGE_SIZE + 100, 30 * PAGE_SIZE);
         assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
         world.engine.reclaim_now(100);
         assert_eq!(world.resident(memory), 31);
         assert_eq!(world.resident(memory.part(10 * PAGE_SIZE, 31 * PAGE_SIZE)), 31);
-        // After one more pin and unpin the pages are still pinned.
         assert_eq!(world.engine.pin(start, PAGE_SIZE, usize::MAX).unwrap(), PAGE_SIZE);
         world.engine.unpin(start, PAGE_SIZE);
         world.engine.reclaim_now(100);

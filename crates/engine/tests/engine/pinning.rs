@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 const THREADS: u64 = 12;
 const PAGES: usize = 512;
 
-/// Concurrent calls of many threads, which together need more than the share. Calls charge pages
-/// before they pin them, and wait for each other. Each makes progress.
+/// Calls that together need more than the share charge pages before they pin them, and wait.
 #[test]
 fn pinned_memory_of_calls_is_bounded() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
@@ -90,7 +89,6 @@ fn held_memory_is_charged() {
     assert!(world.resident(memory) > resident_with_hold);
 }
 
-/// Pins pages until the budget is exhausted.
 fn exhaust(world: &World) {
     let memory = world.map(4000);
     let mut page = 0;
@@ -131,8 +129,7 @@ fn signal_interrupts_wait_for_memory() {
     exhaust(&world);
     let fault = |open| world.engine.fault_until(memory.address(), Access::Write, open);
     let wait = || {
-        // The signals remain blocked until the thread exits, so the pending signal is never
-        // delivered.
+        // The signals remain blocked until the thread exits, so none is delivered.
         let _ = signals::block_all();
         threads::interrupt(current_thread());
         let start = Instant::now();
@@ -149,7 +146,6 @@ fn signal_interrupts_wait_for_memory() {
         assert!(calls > 10, "interrupted {calls} times");
         // Load cannot shorten the wait, so a lower bound is safe.
         assert!(start.elapsed() > Duration::from_secs(1), "{:?}", start.elapsed());
-        // A signal that is not in `open` does not end a wait.
         assert!(!fault(signals::bit(signals::SIGSEGV)).unwrap_err().is_for_a_signal());
     };
     thread::scope(|scope| scope.spawn(wait).join().unwrap());

@@ -18,7 +18,6 @@ use softswap_testkit::sim_device::Fault;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Reads the page `page_of(step)` in each step, with background reclaim.
 fn touch(world: &World, memory: Memory, steps: u64, page_of: impl Fn(u64) -> u64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -78,7 +77,6 @@ fn auto_pool_shrinks_for_hot_pages() {
 /// Number of pages, more than the pool of a small budget holds.
 const PAGES: u64 = 16_384;
 
-/// Returns a fixture whose engine has written back many compressed pages.
 fn world_with_compressed(setup: &Setup) -> (World, Memory, Vec<Content>) {
     let world = World::new(&setup.clone().all_offered());
     let (memory, contents) = world.mapped(sparse(PAGES));
@@ -221,7 +219,6 @@ fn damaged_pool_object_affects_one_page() {
 fn sparse_slabs_are_compacted() {
     let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
     let (memory, _) = world.evicted(sparse(PAGES));
-    // Rewrite and evict all pages except every eighth one.
     for page in (0..PAGES as usize).filter(|page| page % 8 != 0) {
         assert!(memory.write_bytes(page * PAGE_SIZE, &Content::Zero.bytes()));
     }

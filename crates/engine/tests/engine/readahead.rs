@@ -18,8 +18,7 @@ use std::time::Duration;
 
 const PAGES: usize = 1500;
 
-/// Touches pages in the given order, and waits for readahead after each, so that results do not
-/// depend on timing.
+/// Waits for readahead after each touch, so that results do not depend on timing.
 fn touch_all(
     world: &World,
     memory: Memory,
@@ -57,12 +56,10 @@ fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
     (world, memory, contents)
 }
 
-/// Returns one kind of content for each tier: disk and pool.
 fn kinds() -> [fn(u64) -> Content; 2] {
     [Content::Random, Content::Text]
 }
 
-/// Touches pages of each kind in the given order, and in the mirrored one.
 fn touch_both_ways(order: &[usize], most_faults: u64, least_windows: u64) {
     for (kind, down) in kinds().into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let (world, memory, contents) = evicted(kind);
@@ -84,7 +81,6 @@ fn readahead_serves_streams_in_both_directions() {
 #[test]
 fn readahead_serves_strided_streams() {
     const STRIDE: usize = 20;
-    // Touch a matrix column by column.
     let order = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
     // The size of a window depends on the speed of reads: 300 to 510 faults were measured.
     touch_both_ways(&order.collect::<Vec<_>>(), PAGES as u64 / 2, 2 * STRIDE as u64);
@@ -122,7 +118,6 @@ fn concurrent_streams_are_followed() {
     let world = World::new(&Setup::default());
     let (memory, contents) = world.evicted(random(1600));
     with_prefetch(&world, || {
-        // Touch eight sequential runs alternately, like a merge.
         let order = (0..200).flat_map(|step| (0..8).map(move |run| run * 200 + step));
         touch_all(&world, memory, &contents, order);
     });
@@ -201,7 +196,6 @@ fn read_error_ahead_affects_one_page() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup::default());
         let (memory, contents) = world.evicted(random(400));
-        // Fail eight reads from the seventh on.
         world.disk.fail(Operation::Read, 6, 8, fault);
         with_prefetch(&world, || {
             for (page, content) in contents.iter().enumerate() {
@@ -232,8 +226,7 @@ fn every_page_is_read_ahead_or_faulted() {
 fn readahead_error_counts_on_touch() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        // Few of 4000 pages are resident. Then one resident page behind the fault is enough to
-        // read neighbours with it.
+        // Few of 4000 pages are resident, so one page behind the fault suffices to read neighbours.
         let (memory, contents) = world.evicted(random(4000));
         let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
         with_prefetch(&world, || {
@@ -268,8 +261,7 @@ fn stale_read_ahead_page_is_not_used() {
         let world = World::new(&Setup { encrypt, ..Setup::default() });
         let (memory, before) = world.evicted(random(600));
         with_prefetch(&world, || {
-            // Each start of a stream leaves the marker page of its first window in the read-ahead
-            // cache.
+            // Each start of a stream leaves a marker page in the read-ahead cache.
             for first in (0..600).step_by(60) {
                 touch_all(&world, memory, &before, first..first + 7);
             }

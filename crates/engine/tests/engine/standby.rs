@@ -13,8 +13,7 @@ const PAGES: usize = 300;
 /// Distance between used pages, so that no fault reads another used page.
 const STEP_BYTES: usize = 5 * PAGE_SIZE;
 
-/// Number of pages that are evicted once and never used again, so that early refaults are rare
-/// among evictions.
+/// Pages that are evicted once and never used again, so that early refaults are rare.
 const UNRELATED_PAGES: u64 = 6000;
 
 /// Returns pages that all refaulted early, so that the engine keeps more pages on standby.
@@ -158,8 +157,7 @@ fn write_error_is_reported_despite_standby() {
     assert_each(memory, &contents);
 }
 
-/// Touches random pages, mostly of a hot set that barely fits, so that many pages refault early.
-/// Compares the content on every touch.
+/// Most touches are of a hot set that barely fits, so that many pages refault early.
 #[test]
 fn random_touches_find_last_write() {
     for world in worlds() {

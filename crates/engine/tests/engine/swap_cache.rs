@@ -46,7 +46,6 @@ pub(crate) const IN_POOL: Copies = Copies {
 };
 
 impl Copies {
-    /// Returns pages that were stored and only read since.
     pub(crate) fn unchanged(&self, world: &World) -> (Memory, Vec<Content>) {
         let contents: Vec<_> = (0..PAGES as u64).map(self.content).collect();
         let memory = world.map_clean(&contents);
@@ -54,7 +53,6 @@ impl Copies {
     }
 }
 
-/// Returns new fixtures for copies in the area, then for copies in the pool.
 fn each_of<I: Iterator<Item = World>>(worlds: fn() -> I) -> impl Iterator<Item = (World, Copies)> {
     worlds().map(|world| (world, IN_AREA)).chain(worlds().map(|world| (world, IN_POOL)))
 }
@@ -105,8 +103,7 @@ fn pinned_page_may_be_written_by_kernel() {
     }
 }
 
-/// Returns fixtures with small areas, which remain half full only if copies are freed with their
-/// pages.
+/// Areas that remain half full only if copies are freed with their pages.
 fn worlds_with_small_areas() -> impl Iterator<Item = World> {
     worlds_of(Setup { swap_mib: Some(8), ..Setup::default() })
 }
@@ -164,7 +161,6 @@ fn half_full_area_keeps_no_copies_and_full_area_frees_them() {
     let (memory, first) = world.mapped(random(900));
     world.assert_survives(memory, &first);
     assert_eq!(world.count(Counter::CopiesKept), 900);
-    // These pages need the slots of the copies.
     let (other, more) = world.mapped((0..1100).map(|page| Content::Random(page + 5000)).collect());
     world.assert_survives(other, &more);
     assert_eq!(world.count(Counter::CopiesShed) + world.count(Counter::PagesUnchanged), 900);
@@ -210,7 +206,6 @@ fn written_chunk_stops_keeping_copies() {
     world.assert_survives(memory, &contents);
 }
 
-/// Reads and writes the thread's own part of random pages, directly or through the kernel.
 fn share(world: &World, memory: Memory, thread: usize) {
     let zeroes = std::fs::File::open("/dev/zero").unwrap();
     let mut expected = vec![0; memory.pages()];

@@ -1,5 +1,4 @@
-//! Copies of unchanged pages in the pool. Tests for both kinds of copy are in
-//! [`crate::swap_cache`].
+//! Copies of unchanged pages in the pool. For both kinds of copy see [`crate::swap_cache`].
 
 use crate::common::{
     Content, Setup, World, assert_holds, in_threads, read_and_write, sparse, worlds_of,
@@ -8,7 +7,6 @@ use crate::swap_cache::IN_POOL;
 use softswap_engine::base::stats::Counter;
 use softswap_sys::PAGE_SIZE;
 
-/// Makes gaps in the slabs, so that compaction moves the remaining objects.
 #[test]
 fn compaction_moves_copies() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });

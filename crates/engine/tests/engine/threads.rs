@@ -132,8 +132,7 @@ fn threads_see_newest_value_of_shared_pages() {
         let write = |number: usize| {
             for step in 1..2000 {
                 let page = mix64((number as u64) << 32 | step) as usize % 64;
-                // Each thread has its own word in every page, so all threads write the same pages
-                // while they are evicted and faulted in.
+                // Each thread has its own word in every page, so all threads write the same pages.
                 let at = page * PAGE_SIZE + number * 8;
                 match number {
                     0 => {

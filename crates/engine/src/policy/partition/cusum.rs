@@ -14,18 +14,15 @@ pub(super) enum Towards {
     Resident,
 }
 
-/// Estimate for one possible move.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
-    /// Time that the move would have gained since the last sample; negative if it would have lost.
+    /// Net gain since the last sample.
     pub(super) gain_ns: f64,
     pub(super) cost_ns: f64,
-    /// Cost of reading back the pages that the move writes out if the trend does not last. It is
-    /// not scaled by past results.
+    /// Cost of reading back the pages that the move writes, not scaled by past results.
     pub(super) reading_ns: f64,
 }
 
-/// Gain that one move would have had since it began to pay.
 #[derive(Debug, Default, Clone, Copy)]
 struct Gain {
     ns: f64,
@@ -42,21 +39,18 @@ impl Gain {
     }
 }
 
-/// Accumulated gain of each move, by its number of steps.
 #[derive(Debug)]
 pub(super) struct Cusum {
     to_pool: [Gain; STEPS + 1],
     to_resident: [Gain; STEPS + 1],
-    /// After a move to resident pages: number of samples until it counts as right. If it is undone
-    /// earlier, it counts as wrong. `None` after other moves.
+    /// Samples until a move to resident pages counts as right; it is wrong if undone earlier.
     on_trial: Option<u32>,
     /// Binary exponent of the factor on the cost of moves to resident pages.
     cost_exponent: i32,
 }
 
 impl Default for Cusum {
-    /// Begins with the lowest cost factor, because nothing supports the initial limit: the first
-    /// move to resident pages needs a gain of a quarter of its cost.
+    /// Nothing supports the initial limit, so the first move needs a gain of a quarter of its cost.
     fn default() -> Cusum {
         Cusum::with_cost_exponent(MIN_COST_EXPONENT)
     }
@@ -68,9 +62,8 @@ impl Cusum {
         Cusum { to_pool: none, to_resident: none, on_trial: None, cost_exponent }
     }
 
-    /// Adds one sample. `plan` returns the estimate for a direction and a number of steps, or
-    /// `None` if that move is not possible. Returns and records the move with the largest gain
-    /// beyond its cost. Returns `None` if no move has gained its cost.
+    /// Adds one sample; `plan` returns `None` for an impossible move. Returns the move with the
+    /// largest gain beyond its cost, or `None` if no move has gained its cost.
     pub(super) fn follow(
         &mut self,
         plan: impl Fn(Towards, usize) -> Option<Plan>,
@@ -108,8 +101,7 @@ impl Cusum {
         Some((towards, steps))
     }
 
-    /// Records the decision to move. `samples` is the number of samples in which the move should
-    /// have gained its cost.
+    /// `samples` is the number of samples in which the move should have gained its cost.
     fn decide(&mut self, towards: Towards, samples: u32) {
         let was_wrong = self.on_trial.is_some() && towards == Towards::Pool;
         let cost_exponent = (self.cost_exponent + i32::from(was_wrong)).min(MAX_COST_EXPONENT);
@@ -156,8 +148,7 @@ mod tests {
                 (towards == wanted && steps == 1).then(|| plan(gain_ns, 10.0)).flatten()
             }
         };
-        // Losses before the gains began do not count. One sample suffices if its gain is large
-        // enough.
+        // Losses before the gains began do not count. One large gain suffices.
         for (gain_ns, trial) in [(1.0, 12), (2.0, 8), (100.0, 4)] {
             for (wait, cost_exponent) in
                 [(trial - 1, MIN_COST_EXPONENT + 1), (trial, MIN_COST_EXPONENT)]

@@ -1,20 +1,17 @@
 //! Costs of faults: their CPU time, and the wait time during which a CPU is idle.
 //!
-//! With one thread, all of a read's time counts. If many threads keep the CPUs busy, the wait of
-//! one thread costs the others nothing, and a fault from the disk costs hardly more than one from
-//! the pool. Therefore a wait counts by its idle share: CPU time not used by the process, divided
-//! by the time its threads waited, at most 1. CPU use by other processes counts as idle.
+//! If many threads keep the CPUs busy, the wait of one costs the others nothing, and a fault from
+//! the disk costs hardly more than one from the pool. Therefore a wait counts by its idle share:
+//! CPU time not used by the process, divided by the time its threads waited, at most 1.
 
 use crate::base::average::follow;
 use crate::base::stats::Tier;
 use softswap_sys::raw::{now_ns, thread_cpu_ns};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A share of 1.
 pub(super) const WHOLE: u32 = 1 << 20;
 /// Initial estimate of the CPU time of a fault from the pool.
 const POOL_FAULT_NS: u64 = 5_000;
-/// Initial estimate of the CPU time to evict a page.
 const EVICT_NS: u64 = 5_000;
 /// Time to enter and leave the signal handler, which cannot be measured there.
 const SIGNAL_NS: u64 = 2_500;
@@ -36,7 +33,6 @@ impl Stopwatch {
     }
 }
 
-/// Measured costs of faults and evictions.
 #[derive(Debug, Default)]
 pub struct FaultCosts {
     processors: u64,
@@ -45,22 +41,21 @@ pub struct FaultCosts {
     disk_fault_ns: AtomicU64,
     evict_ns: AtomicU64,
     write_back_ns: AtomicU64,
-    /// Share of faults from the disk among those from pool and disk, out of [`WHOLE`].
+    /// Share among the faults from pool and disk, out of [`WHOLE`].
     disk_share: AtomicU32,
-    /// Time that threads have waited for the disk in this interval.
+    /// In this interval.
     waited_ns: AtomicU64,
     interval_start_ns: AtomicU64,
     interval_start_cpu_ns: AtomicU64,
-    /// Share of the wait time during which a CPU is idle, out of [`WHOLE`].
+    /// Share of the wait time with an idle CPU, out of [`WHOLE`].
     idle_share: AtomicU64,
-    /// CPU time of background reclaim in this interval.
+    /// CPU time in this interval.
     background_ns: AtomicU64,
-    /// Number of CPUs that the process leaves to background reclaim, times [`WHOLE`].
+    /// Number of CPUs left to background reclaim, times [`WHOLE`].
     spare: AtomicU64,
 }
 
 impl FaultCosts {
-    /// Creates initial estimates for this many CPUs.
     pub(crate) fn new(processors: usize) -> FaultCosts {
         FaultCosts {
             processors: processors as u64,
@@ -82,7 +77,6 @@ impl FaultCosts {
         ns
     }
 
-    /// Records a fault that took `ns`. `cpu_ns` is its CPU time, if that was measured.
     pub fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_cpu_ns, 0),
@@ -112,16 +106,15 @@ impl FaultCosts {
         self.background_ns.fetch_add(cpu_ns, Relaxed);
     }
 
-    /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
-    /// itself uses. Other processes are ignored; compression in program threads counts as use.
+    /// Returns true if the process leaves a CPU to background reclaim. Other processes are ignored.
+    /// Compression in program threads counts as use.
     pub(crate) fn leaves_processor_idle(&self) -> bool {
-        // If n busy threads compete with background reclaim for n CPUs, its share is n / (n + 1).
-        // The threshold is halfway between that share and a whole CPU.
+        // With n busy threads on n CPUs, the share of background reclaim is n / (n + 1). The
+        // threshold is halfway to a whole CPU.
         let (n, whole) = (self.processors, u64::from(WHOLE));
         self.spare.load(Relaxed) >= whole * (2 * n + 1) / (2 * n + 2)
     }
 
-    /// Updates the idle shares if the interval has ended.
     pub fn sample(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
         let since_ns = self.interval_start_ns.load(Relaxed);
         let wall_ns = now_ns.saturating_sub(since_ns);
@@ -149,7 +142,6 @@ impl FaultCosts {
             }
             1.0
         } else {
-            // No more CPUs can be idle than there are, even if more threads wait.
             idle_ns as f64 / waited_ns.min(all_ns) as f64
         };
         follow(&self.idle_share, (share.min(1.0) * f64::from(WHOLE)) as u64, 4);
@@ -163,13 +155,11 @@ impl FaultCosts {
         self.write_back_ns.load(Relaxed)
     }
 
-    /// Returns the share of faults from the disk, out of [`WHOLE`].
     pub(super) fn disk_share(&self) -> u32 {
         self.disk_share.load(Relaxed)
     }
 
-    /// Returns the cost of a fault from the pool and of one from the disk, in ns. Each includes the
-    /// eviction of another page.
+    /// Returns the costs of a fault from pool and disk, each with the eviction of another page.
     pub fn faults_ns(&self) -> (u64, u64) {
         let common_ns = SIGNAL_NS + self.evict_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
@@ -179,8 +169,7 @@ impl FaultCosts {
     }
 }
 
-/// Moves an average by 1/`of` of the difference. Caps the measurement at four times the average or
-/// four times 5 µs, whichever is larger, because the time of a preempted thread is not typical.
+/// Moves an average by 1/`of` of the difference. A cap excludes the times of preempted threads.
 fn follow_capped(average: &AtomicU64, ns: u64, of: u64) {
     let max_ns = 4 * average.load(Relaxed).max(5_000);
     follow(average, ns.min(max_ns), of);
@@ -193,9 +182,8 @@ mod tests {
     const CPU_NS: u64 = 40_000;
     const DISK_NS: u64 = 200_000;
 
-    /// Returns costs on two CPUs, after disk reads that took `CPU_NS` each. Each phase has two
-    /// values for a series of intervals: the CPU use of all threads in percent of both CPUs, and
-    /// the number of reads waited for.
+    /// Returns costs on two CPUs. Each phase has the CPU use of all threads in percent of both
+    /// CPUs, and the number of reads waited for.
     fn after(phases: &[(u64, u64)]) -> FaultCosts {
         let costs = FaultCosts::new(2);
         (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
@@ -219,7 +207,6 @@ mod tests {
 
     #[test]
     fn one_waiting_thread_leaves_processor_idle() {
-        // The thread waits for 16 of 20 ms and runs for the rest.
         let alone = disk_ns(&after(&[(10, 100)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
         let without_waits = disk_ns(&after(&[(100, 0)]));
@@ -230,7 +217,7 @@ mod tests {
     fn many_waiting_threads_leave_no_processor_idle() {
         let busy = disk_ns(&after(&[(100, 100)]));
         assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
-        // 32 ms of waiting in 2 * 20 ms of CPU time, of which 8 ms were idle.
+        // 32 ms of waiting in 20 ms, in which the CPUs were idle for 8 ms.
         let half = disk_ns(&after(&[(80, 200)]));
         let wanted = CPU_NS + (DISK_NS - CPU_NS) / 4;
         assert!((wanted * 9 / 10..=wanted * 11 / 10).contains(&half), "{half}");
@@ -247,7 +234,7 @@ mod tests {
 
     #[test]
     fn waiters_with_idle_processors_are_not_contended() {
-        // All 32 threads wait all the time: 640 ms in 20 ms. A tenth of the CPU time is used.
+        // All 32 threads wait all the time.
         let idle = disk_ns(&after(&[(10, 4_000)]));
         assert!((DISK_NS * 8 / 10..=DISK_NS).contains(&idle), "{idle}");
     }

@@ -3,50 +3,41 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Number of steps. Each is 1/16 of the budget, so no limit is further away.
+/// Each step is 1/16 of the budget, so no limit is further away.
 pub(super) const STEPS: usize = 16;
 
 type Counts = [AtomicU32; STEPS];
 
-/// Events since the last sample. Threads may record events during a sample; parts of those count in
-/// the next one.
+/// Events since the last sample. Parts of concurrent events count in the next sample.
 #[derive(Debug, Default)]
 pub(super) struct GhostHits {
     events: AtomicU32,
-    /// Number of upcoming faults to ignore.
     ignored: AtomicU32,
-    /// Faults from the pool on pages that would have been resident with index + 1 steps more for
-    /// resident pages.
+    /// Faults from the pool that index + 1 steps more for resident pages would have saved.
     resident: Counts,
-    /// Faults from the disk on incompressible pages, which no pool could hold, by the same steps.
+    /// Faults from the disk on incompressible pages, by the same steps.
     incompressible: Counts,
-    /// Faults from the pool that would be faults from the disk with a smaller pool, by the lowest
-    /// number of steps that moves the page to the disk.
+    /// Faults from the pool, by the lowest number of steps that moves the page to the disk.
     lost_from: Counts,
     /// The same faults, by the number of steps with which the page would be resident instead.
     lost_until: Counts,
-    /// Faults from the disk on pages that would have been in the pool with index + 1 steps more for
-    /// the pool.
+    /// Faults from the disk on pages that index + 1 steps more would have kept in the pool.
     pooled: Counts,
 }
 
 /// Numbers of faults that limits at distances of 0, 1, 2 ... steps would have saved or caused.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct StepGains {
-    /// Saved faults from the pool, with more memory for resident pages.
     pub(super) resident: [u32; STEPS + 1],
-    /// Saved faults from the disk on incompressible pages.
     pub(super) incompressible: [u32; STEPS + 1],
-    /// Faults from the pool that would have been faults from the disk.
     pub(super) lost: [u32; STEPS + 1],
-    /// Faults from the disk that would have been faults from the pool, with a larger pool.
     pub(super) pooled: [u32; STEPS + 1],
 }
 
 impl GhostHits {
-    /// Records a fault on a page in the pool. It would have been resident with more than
-    /// `until_resident` steps more for resident pages. With more than `until_lost` steps less for
-    /// the pool it would have been on the disk.
+    /// Records a fault from the pool. With more than `until_resident` steps more for resident pages
+    /// it would have been resident, with more than `until_lost` steps less for the pool on the
+    /// disk.
     pub(super) fn note_pooled(&self, until_resident: usize, until_lost: usize) {
         if self.takes_ignored() || until_resident >= STEPS && until_lost >= STEPS {
             return;
@@ -59,8 +50,7 @@ impl GhostHits {
         }
     }
 
-    /// Records a fault on an incompressible page on the disk. It would have been resident with more
-    /// than `until_resident` steps more for resident pages.
+    /// Records a fault on a page that `until_resident` + 1 steps would have kept resident.
     pub(super) fn note_incompressible(&self, until_resident: usize) {
         if !self.takes_ignored() && until_resident < STEPS {
             self.events.fetch_add(1, Relaxed);
@@ -68,8 +58,7 @@ impl GhostHits {
         }
     }
 
-    /// Records a fault on a page on the disk that a pool larger by more than `until_pooled` steps
-    /// would have stored.
+    /// Records a fault on a page that a pool larger by `until_pooled` + 1 steps would have stored.
     pub(super) fn note_on_disk(&self, until_pooled: usize) {
         if !self.takes_ignored() && until_pooled < STEPS {
             self.events.fetch_add(1, Relaxed);
@@ -77,14 +66,12 @@ impl GhostHits {
         }
     }
 
-    /// Ignores the next `pages` faults, after resident pages gained space for as many. The pages
-    /// that fill this space fault once more, with refault distances from before the move. Faults
-    /// from pool and disk are ignored alike, so that neither kind is overrepresented.
+    /// Ignores the next faults, after resident pages gained space: the pages that fill it fault
+    /// once more, with distances from before the move. No kind of fault is overrepresented then.
     pub(super) fn ignore_next(&self, pages: usize) {
         self.ignored.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Records a fault of any kind. Returns true if it must be ignored.
     pub(super) fn takes_ignored(&self) -> bool {
         self.ignored.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
@@ -93,7 +80,6 @@ impl GhostHits {
         self.ignored.load(Relaxed) == 0
     }
 
-    /// Returns the number of recorded faults for which another limit would have made a difference.
     pub(super) fn events(&self) -> u32 {
         self.events.load(Relaxed)
     }
@@ -123,7 +109,7 @@ fn add(counts: &Counts, at: usize) {
     }
 }
 
-/// Takes counts and returns the cumulative number below 0, 1, 2 ... steps.
+/// Takes counts and returns their cumulative sums.
 fn sums(counts: &Counts) -> [u32; STEPS + 1] {
     let mut all = [0; STEPS + 1];
     for (at, count) in counts.iter().enumerate() {
@@ -132,14 +118,12 @@ fn sums(counts: &Counts) -> [u32; STEPS + 1] {
     all
 }
 
-/// Returns the cumulative count at a fractional number of steps.
 pub(super) fn within(counts: &[u32; STEPS + 1], steps: f64) -> f64 {
     let whole = (steps as usize).min(STEPS);
     let (from, to) = (f64::from(counts[whole]), f64::from(counts[(whole + 1).min(STEPS)]));
     from + (to - from) * (steps - whole as f64).clamp(0.0, 1.0)
 }
 
-/// Returns the steepest slope from the origin, in faults per step.
 pub(super) fn steepest(counts: &[u32; STEPS + 1]) -> f64 {
     let slopes = (1..=STEPS).map(|steps| f64::from(counts[steps]) / steps as f64);
     slopes.fold(0.0, f64::max)
@@ -177,7 +161,6 @@ mod tests {
         assert_eq!(ghost_hits.events(), 0);
         ghost_hits.note_pooled(1, STEPS);
         assert_eq!(ghost_hits.events(), 1);
-        // Any kind of fault counts as ignored, with or without a difference.
         ghost_hits.ignore_next(3);
         ghost_hits.note_on_disk(0);
         ghost_hits.note_pooled(STEPS, STEPS);

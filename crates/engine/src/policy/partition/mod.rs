@@ -1,23 +1,19 @@
 //! The pool's share of the budget.
 //!
-//! DRAM in the pool holds more pages, but each touch of one costs a fault. DRAM for resident pages
-//! holds fewer, at no cost. Pages in neither cost a read from the disk. The refault distance shows
-//! roughly what more DRAM would have saved. A page found in the pool would have stayed resident if
-//! there had been space for the pages evicted in between. A page found compressed on the disk would
+//! DRAM in the pool holds more pages, but each touch of one costs a fault. The refault distance
+//! shows roughly what more DRAM would have saved. A page found in the pool would have stayed
+//! resident with space for the pages evicted in between. A page found compressed on the disk would
 //! still be in the pool if the pool had held the pages written back since ([`WriteBackRate`]).
 //!
-//! Each fault is counted by the number of steps of the limit that would have saved it, times its
-//! cost ([`FaultCosts`]). For pages found in the pool, the number of steps by which a smaller pool
-//! would have lost them is counted, too. So the approximate gain of every move is known: a loop
-//! gains nothing until all of it fits; a hot set gains with each page that fits. For each move,
-//! gains are summed up and losses subtracted (a cumulative sum, E. S. Page, 1954). When the sum
-//! reaches the cost of the move (pages to write, and others to compress), the limit moves. If a
-//! move to resident pages is undone before it can have gained its cost, the next one must gain
-//! twice as much, otherwise half as much.
+//! Each fault is counted by the number of steps of the limit that would have saved it, or with a
+//! smaller pool lost it, times its cost ([`FaultCosts`]). For each move the gains minus losses are
+//! summed up (a cumulative sum, E. S. Page, 1954). When the sum reaches the cost of the move (pages
+//! to write, and others to compress), the limit moves. If a move to resident pages is undone before
+//! it can have gained its cost, the next one must gain twice as much, otherwise half as much.
 //!
-//! A pool with spare space holds everything that is compressible, and part of it may not have been
-//! touched yet. Before such a pool shrinks, the move must also have gained the cost of reading back
-//! what it writes (ski rental; A. Karlin and others, 1988).
+//! Part of a pool with spare space may not have been touched yet. Before such a pool shrinks, the
+//! move must also have gained the cost of reading back what it writes (ski rental; A. Karlin and
+//! others, 1988).
 
 mod ghost_hits;
 mod object_ages;
@@ -36,12 +32,10 @@ use softswap_sys::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Faults per sample.
 const EVENTS: u32 = 128;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
-/// Use at which the pool counts as nearly full and new pages may bypass it, in percent of its
-/// limit. Below it the pool keeps copies of resident pages.
+/// Use at which new pages may bypass the pool. Below it the pool keeps copies of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
 
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +45,7 @@ pub struct PoolView {
     pub objects: usize,
 }
 
-/// Returns the use, in bytes, above which a pool with this limit writes pages back.
+/// Returns the use above which a pool with this limit writes pages back.
 fn mark_bytes(limit_bytes: usize) -> usize {
     limit_bytes / 100 * WRITE_BACK_PERCENT
 }
@@ -60,7 +54,6 @@ fn step_in(budget_bytes: usize) -> usize {
     (budget_bytes / STEPS).max(1)
 }
 
-/// The balance between the pool and resident pages.
 #[derive(Debug)]
 pub struct Partition {
     is_on: AtomicBool,
@@ -68,7 +61,7 @@ pub struct Partition {
     most_bytes: AtomicUsize,
     step_bytes: AtomicUsize,
     budget_bytes: AtomicUsize,
-    /// The configured limit, independent of the current budget.
+    /// Independent of the current budget.
     configured: Mutex<PoolLimit>,
     ghost_hits: GhostHits,
     ages: ObjectAges,
@@ -80,7 +73,6 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Creates a partition with the given bounds of the pool's limit.
     pub fn new(
         is_on: bool,
         min_bytes: usize,
@@ -108,8 +100,7 @@ impl Partition {
         self.is_on.load(Relaxed)
     }
 
-    /// Sets the limit and enables or disables its adaptation. Waits for a move in progress. Clears
-    /// events recorded under another limit.
+    /// Sets the limit and its adaptation. Clears events recorded under another limit.
     pub(crate) fn set(&self, configured: PoolLimit, is_on: bool, set_limit: impl FnOnce(usize)) {
         self.with_reset(|| {
             self.write_back_rate.forget();
@@ -119,8 +110,7 @@ impl Partition {
         });
     }
 
-    /// Adapts to a changed budget; `limit_bytes` is the pool's limit before. An adaptive limit
-    /// keeps its share; otherwise the configured limit is evaluated again.
+    /// Adapts to a changed budget. An adaptive limit keeps its share of the budget.
     pub(crate) fn resize(
         &self,
         min_bytes: usize,
@@ -143,8 +133,8 @@ impl Partition {
             let configured = *self.configured.lock().unwrap_or_else(PoisonError::into_inner);
             set_limit(self.limit_of(configured));
         };
-        // Events are counted in shares of the budget, so they stay roughly valid for a budget of
-        // similar size. Otherwise nothing would be learnt under a budget that changes often.
+        // Events are in shares of the budget, so they stay roughly valid for a similar budget.
+        // Otherwise nothing would be learnt under a budget that changes often.
         if (before_bytes / 2..=before_bytes * 2).contains(&budget_bytes) {
             let _still = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
             change();
@@ -153,8 +143,7 @@ impl Partition {
         }
     }
 
-    /// Runs `change` while the limit cannot move, and clears the recorded events. The write-back
-    /// rate is a moving average and is kept.
+    /// Runs `change` while the limit cannot move, and clears the events. Keeps the write-back rate.
     fn with_reset(&self, change: impl FnOnce()) {
         let mut cusum = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
         *cusum = Default::default();
@@ -171,25 +160,22 @@ impl Partition {
         self.most_bytes.load(Relaxed)
     }
 
-    /// Returns the initial limit for a configured one, at most the upper bound if the limit adapts.
-    /// A limit that is too large costs decompression and is corrected soon; one that is too small
-    /// costs disk I/O.
+    /// Returns the initial limit. A limit that is too large costs decompression and is corrected
+    /// soon; one that is too small costs disk I/O.
     fn limit_of(&self, configured: PoolLimit) -> usize {
         let asked_bytes = configured.bytes_of(self.budget_bytes.load(Relaxed));
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
     }
 
-    /// Returns the upper bound of the pool's limit, or `beyond_bytes` if that is more. Used if
-    /// nothing can be written, so that pages have no other place. `None` if the limit does not
-    /// adapt, or is not below this bound.
+    /// Returns the upper bound of the limit, at least `beyond_bytes`, for pages that cannot be
+    /// written. `None` if the limit does not adapt, or is not below the bound.
     #[must_use]
     pub(crate) fn widest(&self, limit_bytes: usize, beyond_bytes: usize) -> Option<usize> {
         let most_bytes = self.most_bytes().max(beyond_bytes);
         (self.is_on() && limit_bytes < most_bytes).then_some(most_bytes)
     }
 
-    /// Returns the approximate time that one MiB more of DRAM would have saved so far, in ns: ghost
-    /// hits times cost, for the side with the larger gain. Constant while the limit does not adapt.
+    /// Returns ghost hits times cost, for the side with the larger gain.
     pub(crate) fn saved_by_mib_ns(&self) -> u64 {
         self.saved_ns.load(Relaxed)
     }
@@ -201,12 +187,10 @@ impl Partition {
         share * disk_ns > (u64::from(WHOLE) - share) * pool_ns
     }
 
-    /// Returns the assumed likelihood that a page written back refaults.
     fn refault_share(&self) -> f64 {
         self.write_back_rate.refault_share().max(1.0 / 8.0)
     }
 
-    /// Records a fault on a page in the pool, with its refault distance.
     pub(crate) fn note_pool_fault(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
         if !self.is_on() {
             return;
@@ -220,8 +204,7 @@ impl Partition {
         // The pool writes back its oldest objects first.
         let younger_bytes = self.ages.younger(distance, used_bytes);
         let room_bytes = mark_bytes(limit_bytes).saturating_sub(younger_bytes);
-        // A smaller pool loses its oldest objects, but gains the memory of objects whose pages
-        // then stay resident.
+        // A smaller pool loses its oldest objects, but pages that stay resident need no object.
         let resident_share = younger_bytes as f64 / distance_bytes.max(1) as f64;
         let lost_bytes = mark_bytes(step_bytes) as f64 - resident_share * step_bytes as f64;
         let until_lost =
@@ -229,7 +212,6 @@ impl Partition {
         self.ghost_hits.note_pooled(distance_bytes / step_bytes, until_lost);
     }
 
-    /// Records a fault on an incompressible page on the disk, with its refault distance.
     pub(crate) fn note_incompressible_fault(&self, distance: u64) {
         if self.is_on() {
             let bytes = (distance as usize).saturating_mul(PAGE_SIZE);
@@ -237,8 +219,7 @@ impl Partition {
         }
     }
 
-    /// Records a fault on a compressed page on the disk, which a pool with `more` more pages would
-    /// still hold.
+    /// Records a fault on a page that a pool with `more` more pages would still hold.
     pub(crate) fn note_disk_fault(&self, more: u64, pool: PoolView) {
         if self.is_on() && pool.is_full() {
             let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
@@ -246,9 +227,9 @@ impl Partition {
         }
     }
 
-    /// Moves the pool's limit if enough events justify it. `at_random` selects an object of the
-    /// pool by a random number. It returns how many pages were evicted after that object's page
-    /// was, or `None` if it finds no object.
+    /// Moves the pool's limit if enough events justify it. `at_random` selects an object by a
+    /// random number. It returns how many pages were evicted after that object's page, or `None` if
+    /// there is no object.
     pub fn step(
         &self,
         view: impl FnOnce() -> PoolView,
@@ -265,8 +246,7 @@ impl Partition {
         if !is_due && view.objects < 64 {
             return;
         }
-        // Do not wait: in a forked child the lock may be held by a thread that does not exist
-        // there.
+        // Do not wait: in a forked child the lock's owner may not exist.
         let Ok(mut cusum) = self.cusum.try_lock() else { return };
         if !self.is_on() {
             return;
@@ -278,8 +258,7 @@ impl Partition {
             return;
         }
         if let Some(limit_bytes) = self.next(cusum, view) {
-            // Faults are ignored for a while after a move (`ignore_next`), and ages change
-            // meanwhile, so learn them anew.
+            // The next faults are ignored (`ignore_next`), and ages change meanwhile.
             samples.forget();
             self.ages.forget();
             set_limit(limit_bytes);
@@ -308,7 +287,6 @@ impl Partition {
         })
     }
 
-    /// Returns the maximum distance in bytes by which the limit may move.
     fn max_move(&self, view: PoolView, towards: Towards) -> usize {
         match towards {
             Towards::Pool => self.most_bytes().saturating_sub(view.limit_bytes),
@@ -317,19 +295,17 @@ impl Partition {
     }
 }
 
-/// Faults since the last sample, from which the gain and cost of each move of the pool's limit are
-/// estimated.
+/// Faults since the last sample, from which gain and cost of each move are estimated.
 struct Interval<'b> {
     partition: &'b Partition,
     view: PoolView,
     seen: StepGains,
-    /// Cost of a fault from the pool, and of one from the disk.
+    /// Costs of a fault from the pool, and from the disk.
     fault_costs_ns: (u64, u64),
 }
 
 impl Interval<'_> {
-    /// Returns the size of a move of `steps` steps; `None` if a smaller one already reaches the
-    /// bound.
+    /// Returns the size of a move; `None` if a smaller one already reaches the bound.
     fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
         let max = self.partition.max_move(self.view, towards);
         let step_bytes = self.partition.step_bytes();
@@ -341,13 +317,11 @@ impl Interval<'_> {
         let (pool_ns, disk_ns) = self.fault_costs_ns;
         let saved_ns = disk_ns.saturating_sub(pool_ns) as f64;
         let (pool_ns, disk_ns) = (pool_ns as f64, disk_ns as f64);
-        // Pages that have to be compressed, and touched ones that are decompressed again.
         let compressing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
         Some(match towards {
             Towards::Pool => {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
-                // The loss of resident pages is unknown. Their gain from more memory approximates
-                // the loss.
+                // The gain from more resident pages approximates the loss from fewer.
                 let slope_ns = steepest(&self.seen.resident) * pool_ns
                     + steepest(&self.seen.incompressible) * disk_ns;
                 let lost_ns = slope_ns * self.steps(bytes);
@@ -368,8 +342,7 @@ impl Interval<'_> {
         })
     }
 
-    /// Returns the time that one MiB more, for resident pages or the pool, would have saved since
-    /// the last sample.
+    /// Returns the time that one MiB more would have saved since the last sample.
     fn saved_by_step_ns(&self) -> u64 {
         const MIB: f64 = (1 << 20) as f64;
         let (pool_ns, disk_ns) = self.fault_costs_ns;
@@ -381,10 +354,8 @@ impl Interval<'_> {
     }
 
     /// Returns the likelihood that a page written back by a move refaults, beyond the recorded
-    /// events. It is 0 for a pool that uses at least [`NEARLY_FULL_PERCENT`] of its limit, which
-    /// would write the page back soon anyway. In another pool the page would stay and may be
-    /// touched later: a sort that works on one half of its data will touch the other half. In such
-    /// a pool the likelihood is 1 if no page was written back recently.
+    /// events. A nearly full pool would write the page back soon anyway. In another pool the page
+    /// may be touched later: a sort that works on one half of its data will touch the other half.
     fn unseen_refault_share(&self) -> f64 {
         if self.view.is_nearly_full() { 0.0 } else { self.partition.refault_share() }
     }
@@ -393,9 +364,8 @@ impl Interval<'_> {
         bytes as f64 / self.partition.step_bytes() as f64
     }
 
-    /// Returns the number of faults from the disk that a pool smaller by `bytes` would have had:
-    /// the recorded ones, or those that a pool larger by as much would have saved, if more. Beyond
-    /// the upper bound the latter are extrapolated.
+    /// Returns the number of faults from the disk that a smaller pool would have had: the recorded
+    /// ones, or, if more, those that a pool larger by as much would have saved.
     fn lost_by_pool(&self, bytes: usize) -> f64 {
         let most = self.partition.max_move(self.view, Towards::Pool);
         let more = most.min(bytes);
@@ -404,8 +374,7 @@ impl Interval<'_> {
         lost.max(spared / more.max(1) as f64)
     }
 
-    /// Returns the memory that resident pages gain if the limit falls by `bytes`. Unused space of
-    /// the pool does not count.
+    /// Returns the memory that resident pages gain. Unused space of the pool does not count.
     fn freed_bytes(&self, bytes: usize) -> usize {
         let mark_bytes = mark_bytes(self.view.limit_bytes - bytes);
         self.view.used_bytes.saturating_sub(mark_bytes).min(bytes)
@@ -413,20 +382,16 @@ impl Interval<'_> {
 }
 
 impl PoolView {
-    /// Returns true if the pool is so full that pages on the disk were probably written back under
-    /// its present limit.
+    /// Returns true if pages on the disk were probably written back under the present limit.
     pub(crate) fn is_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * 70
     }
 
-    /// Returns true if the pool may soon be full: then `auto` compresses by zstd. (At this use the
-    /// pool fits a hash join with zstd and not with LZ4.)
+    /// Returns true if `auto` should use zstd. (A hash join fits at this use with zstd only.)
     pub(crate) fn is_filling(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * 60
     }
 
-    /// Returns true if the pool uses at least [`NEARLY_FULL_PERCENT`] of its limit, so that new
-    /// pages soon cause write-backs.
     pub fn is_nearly_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }

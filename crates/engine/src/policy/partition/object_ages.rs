@@ -1,17 +1,15 @@
-//! Age distribution of the objects in the pool, found by repeated random samples. The pool would
-//! write back the oldest sixteenth first.
+//! Age distribution of the pool's objects, found by repeated random samples.
 
 use super::ghost_hits::STEPS;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Number of objects per sample. The first sample fills the table.
 const EACH_TIME: usize = 16;
 const SAMPLES: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct Samples {
     distances: [u64; SAMPLES],
-    /// Number of objects sampled. From [`SAMPLES`] on, new ones replace the oldest.
+    /// From [`SAMPLES`] on, new ones replace the oldest.
     count: usize,
     random: u64,
 }
@@ -27,8 +25,7 @@ impl Samples {
         self.count = 0;
     }
 
-    /// Takes more samples. `at_random` selects an object by a random number. It returns how many
-    /// pages were evicted after that object's page was, or `None` if it finds no object.
+    /// Takes more samples. `at_random` is that of `Partition::step`.
     pub(super) fn sample(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
         let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
         let until = self.count + wanted;
@@ -48,8 +45,7 @@ impl Samples {
     }
 }
 
-/// Upper bounds of the ages of 1/16, 2/16 ... of the objects, as refault distances; `u64::MAX`
-/// while unknown.
+/// Upper bounds of the ages of 1/16, 2/16 ... of the objects; `u64::MAX` while unknown.
 #[derive(Debug)]
 pub(super) struct ObjectAges([AtomicU64; STEPS]);
 
@@ -60,7 +56,6 @@ impl Default for ObjectAges {
 }
 
 impl ObjectAges {
-    /// Updates the ages if there are enough samples.
     pub(super) fn learn(&self, samples: &Samples) {
         if samples.count < STEPS {
             return;

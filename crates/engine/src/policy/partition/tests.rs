@@ -17,7 +17,6 @@ fn balance() -> Partition {
     balance
 }
 
-/// Records `pages` evictions and as many write-backs.
 fn pass_on(balance: &Partition, pages: u64) {
     balance.write_back_rate.note_evictions(pages);
     balance.write_back_rate.note_write_backs(pages);
@@ -28,12 +27,10 @@ fn took(balance: &Partition, tier: Tier, ns: u64) {
     balance.costs.note(tier, ns, Some(ns));
 }
 
-/// A full pool of pages that compress to a quarter.
 fn full(limit_bytes: usize) -> PoolView {
     PoolView { limit_bytes, used_bytes: limit_bytes, objects: limit_bytes / 1024 }
 }
 
-/// Records faults from the pool and the disk at these distances, then takes a sample.
 fn sample(balance: &Partition, pool: PoolView, pooled: &[u64], on_disk: &[u64]) -> usize {
     for at in 0..EVENTS as usize {
         if let Some(distance) = pooled.get(at % pooled.len().max(1)) {
@@ -49,7 +46,6 @@ fn sample(balance: &Partition, pool: PoolView, pooled: &[u64], on_disk: &[u64]) 
     next
 }
 
-/// Returns the number of identical samples until the limit moves, and the new limit.
 fn until_moved(
     balance: &Partition,
     pool: PoolView,
@@ -75,7 +71,6 @@ fn ghost_hits_grow_pool_to_maximum() {
 fn benefit_of_a_mib_is_the_saved_time() {
     let balance = balance();
     let near = STEP as u64 / PAGE_SIZE as u64 / 2;
-    // A loop longer than all memory gains nothing from a little more.
     sample(&balance, full(MAX), &[16 * near], &[]);
     assert_eq!(balance.saved_by_mib_ns(), 0);
     until_moved(&balance, full(MAX), &[near], &[]);
@@ -101,7 +96,6 @@ fn benefit_is_known_for_frequently_changed_budget() {
         balance.resize(MIN, MAX, bytes, MAX, |_| {});
     }
     assert!(balance.saved_by_mib_ns() > 0);
-    // A budget of a very different size clears the events.
     (0..EVENTS / 2).for_each(|_| balance.note_pool_fault(near, MAX, MAX));
     balance.resize(MIN, MAX, 4 * bytes, MAX, |_| {});
     assert_eq!(balance.ghost_hits.events(), 0);
@@ -182,7 +176,6 @@ fn faults_after_growth_are_ignored() {
     for pool in [full(MAX), half] {
         let balance = balance();
         let (_, next) = until_moved(&balance, pool, &[100], &[]).unwrap();
-        // Unused space of the pool is not gained.
         let freed_bytes = (pool.used_bytes - mark_bytes(next)).min(MAX - next);
         assert!((1..=STEP).contains(&freed_bytes), "{freed_bytes}");
         let found = || balance.note_pool_fault(100, next, pool.used_bytes);
@@ -219,7 +212,6 @@ fn large_hot_set_gets_memory_in_one_move() {
 
 #[test]
 fn write_backs_of_smaller_pool_oppose_shrinking() {
-    // Fewer of them suffice if reads are more expensive.
     for (each, moves) in [(1, false), (100, true)] {
         let balance = balance();
         let pooled: Vec<u64> = (0..128).map(|at| if at % each == 0 { AGE } else { 100 }).collect();

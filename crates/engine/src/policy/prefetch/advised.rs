@@ -1,7 +1,6 @@
 //! Access order hints from the program.
 //!
-//! Hints are stored per chunk, like learnt behaviour. A hint applies to the chunks that its range
-//! covers completely, so it does not affect other memory.
+//! A hint applies only to the chunks that its range covers completely.
 
 use crate::base::page::PageNo;
 use crate::memory::address_space::CHUNK_PAGES;
@@ -10,15 +9,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Order in which pages are touched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// No hint: detected from faults.
+    /// Detected from faults.
     #[default]
     Unknown,
-    /// Ascending: the pages after a touched one are read ahead immediately.
+    /// The pages after a touched one are read ahead immediately.
     Sequential,
-    /// Random: no readahead.
+    /// No readahead.
     Random,
 }
 
@@ -33,7 +31,6 @@ impl Advised {
         Ok(Advised(reserve_u32(pages / (CHUNK_PAGES * PER_WORD) as usize + 1)?))
     }
 
-    /// Sets the order of the chunks completely within `pages`.
     pub(crate) fn set(&self, pages: Range<PageNo>, order: Order) {
         for chunk in pages.start.div_ceil(CHUNK_PAGES)..pages.end / CHUNK_PAGES {
             let (word, shift) = place_of(chunk);

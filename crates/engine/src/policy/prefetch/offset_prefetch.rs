@@ -1,11 +1,9 @@
 //! Prefetching of pages that are touched together.
 //!
-//! Objects often span pages: a tree node, a row, a block with its header. They are touched in the
-//! same order each time, but not as a stream. Therefore each chunk learns, for each small offset,
-//! the likelihood that the page at that offset is read from the disk within a few faults of another
-//! (offset prefetching in processors, P. Michaud, 2016). Pages that are likely enough are read with
-//! the faulting one, in hardly more time. Such pages no longer fault, so one fault in 16 reads only
-//! its own page, to keep learning.
+//! Objects often span pages: a tree node, a row, a block with its header. Therefore each chunk
+//! learns, for each small offset, the likelihood that the page there is read from the disk within a
+//! few faults (offset prefetching in processors, P. Michaud, 2016). Pages that are likely enough
+//! are read with the faulting one, in hardly more time.
 
 use crate::base::page::PageNo;
 use crate::memory::address_space::CHUNK_PAGES;
@@ -17,11 +15,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 const OFFSETS: [i64; 8] = [-4, -3, -2, -1, 1, 2, 3, 4];
 /// Number of faults within which a page counts as touched together with another.
 const RECENT: usize = 8;
-/// Bits per likelihood. The likelihoods of a chunk fit into one word.
+/// The likelihoods of a chunk fit into one word.
 const LIKELY_BITS: u32 = u64::BITS / OFFSETS.len() as u32;
 const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
-/// Threshold for prefetching. An additional page costs about a tenth of a separate read, and memory
-/// that may be wasted.
+/// An additional page costs about a tenth of a separate read, and memory that may be wasted.
 const LIKELY: u64 = CERTAIN / 4;
 /// One fault moves a likelihood by 1/8 of the remaining difference.
 const WEIGHT_SHIFT: u32 = 3;
@@ -30,8 +27,7 @@ const WEIGHT_SHIFT: u32 = 3;
 pub(crate) struct Offsets(u8);
 
 impl Offsets {
-    /// Returns the offsets for whose pages `is_wanted` holds. Pages outside the number range are
-    /// skipped.
+    /// Returns the offsets for whose pages `is_wanted` holds.
     pub(crate) fn of(page: PageNo, is_wanted: impl Fn(PageNo) -> bool) -> Offsets {
         let bit = |at: usize| {
             let there = page.checked_add_signed(OFFSETS[at]);
@@ -67,11 +63,9 @@ impl Offsets {
 /// Learnt likelihoods. Concurrent updates may be lost.
 #[derive(Debug)]
 pub(crate) struct OffsetPrefetch {
-    /// Per chunk: for each of the [`OFFSETS`], the likelihood that the page at this offset is read
-    /// from the disk soon after a fault.
+    /// Per chunk: for each of the [`OFFSETS`], the likelihood.
     chunks: &'static [AtomicU64],
-    /// Recent faults from the disk: page, watched offsets, and the watched offsets that faulted
-    /// since.
+    /// Recent faults from the disk (see `parted`).
     recent: [AtomicU64; RECENT],
     next: AtomicUsize,
     turns: AtomicU32,
@@ -91,7 +85,6 @@ impl OffsetPrefetch {
         &self.chunks[(page / CHUNK_PAGES) as usize]
     }
 
-    /// Returns the offsets in `others` whose pages should be read with `page`.
     pub(crate) fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
         let chunk = self.chunk(page).load(Relaxed);
         let bit = |at: usize| u8::from(likelihood(chunk, at) >= LIKELY) << at;
@@ -99,16 +92,15 @@ impl OffsetPrefetch {
         if likely.is_empty() || self.is_probe() { Offsets::default() } else { likely }
     }
 
-    /// Returns true if this fault should read only its own page, to keep learning: one in 16.
-    /// Spread by a hash, so that periodic access patterns are not sampled at the same phase.
+    /// True for one fault in 16, because pages that are read together no longer fault. Spread by a
+    /// hash, so that periodic accesses are not sampled at one phase.
     fn is_probe(&self) -> bool {
         const GOLDEN: u32 = 0x9E37_79B9;
         let turn = self.turns.fetch_add(1, Relaxed);
         turn.wrapping_mul(GOLDEN) < u32::MAX / 16
     }
 
-    /// Records a fault from the disk. Only pages at the `watched` offsets can follow: they are on
-    /// the disk and not read with this page.
+    /// Records a fault. `watched`: pages that are on the disk and not read with this one.
     pub(crate) fn note(&self, page: PageNo, watched: Offsets) {
         for entry in &self.recent {
             let bits = entry.load(Relaxed);
@@ -126,7 +118,6 @@ impl OffsetPrefetch {
         self.learn(self.recent[place].swap(entry, Relaxed));
     }
 
-    /// Updates the likelihoods from a finished observation.
     fn learn(&self, entry: u64) {
         let (page, watched, followed) = parted(entry);
         let chunk = self.chunk(page);
@@ -144,7 +135,7 @@ impl OffsetPrefetch {
     }
 }
 
-/// Unpacks an entry of `recent`: page, watched offsets, offsets that followed.
+/// Returns the page, the watched offsets, and those that followed.
 fn parted(entry: u64) -> (PageNo, Offsets, Offsets) {
     (entry >> 16, Offsets((entry >> 8) as u8), Offsets(entry as u8))
 }
@@ -174,7 +165,6 @@ mod tests {
         pages.iter().for_each(|page| prefetch.note(*page, all()));
     }
 
-    /// Returns the likely offsets, ignoring probes.
     fn likely(prefetch: &OffsetPrefetch, page: PageNo) -> Offsets {
         let turns = (0..3).map(|_| prefetch.likely(page, all()));
         turns.into_iter().find(|likely| !likely.is_empty()).unwrap_or_default()
@@ -188,7 +178,6 @@ mod tests {
             let page = 1024 + 40 * row;
             note(&prefetch, &[page, page - 1, page + 2]);
         }
-        // From each page of a group, the other two are at these offsets.
         assert_eq!(likely(&prefetch, 1030), offsets(&[-1, 2, 3]));
         assert!(likely(&prefetch, 100).is_empty(), "chunks are independent");
     }
@@ -229,8 +218,6 @@ mod tests {
     }
 
     proptest! {
-        /// Random touches almost never make an offset likely, and no page outside the window is
-        /// returned.
         #[test]
         fn random_touches_have_no_offset(pages in prop::collection::vec(0..512u64, 200..400)) {
             let prefetch = prefetch();

@@ -1,21 +1,18 @@
 //! Readahead: neighbours of a faulting page, and windows of streams that are read before they are
 //! touched.
 //!
-//! Reading several pages costs little more than reading one, wherever they are in the swap area.
-//! The number of pages to read follows from the resident pages before the faulting one. A stream
-//! leaves resident pages behind, so its window doubles with each read, up to [`MAX_NEIGHBOURS`]. A
-//! random touch reads a single page. The larger the share of resident pages, the longer the run
-//! before the page must be, because short runs occur by chance.
+//! Reading several pages costs little more than reading one. Their number follows from the resident
+//! pages before the faulting one, so a stream's window doubles with each read, up to
+//! [`MAX_NEIGHBOURS`]. The larger the share of resident pages, the longer the run before the page
+//! must be, because short runs occur by chance.
 //!
-//! Longer streams are followed. Each fault leaves markers on the pages that would be touched next
-//! if it belonged to a stream. Two faults on markers in a row make a stream. Streams with larger
-//! strides are detected from recent touches ([`Strides`]) and a fault on the predicted marker. The
-//! next window of a stream is read in the background by parallel requests. The page that the stream
-//! reaches first is the window's marker: it stays absent, so its touch faults and starts the next
-//! window, twice as long. Resident pages are skipped, because they cannot be markers. Until its
-//! touch, the marker's content is cached ([`ReadAheadPages`](crate::store::read_ahead_pages)). A
-//! marker that is not reached within a number of faults counts as lost: its pages were read for
-//! nothing. Linux's readahead has the same marker, as a flag of a cached page.
+//! Longer streams are followed. Each fault leaves markers on the pages that a stream would touch
+//! next. Two faults on markers in a row make a stream; larger strides are detected from recent
+//! touches ([`Strides`]). The next window of a stream is read in the background. The page that the
+//! stream reaches first, its marker, stays absent, so its touch faults and starts the next window,
+//! twice as long. Until then its content is cached
+//! ([`ReadAheadPages`](crate::store::read_ahead_pages)). A marker that is not reached within a
+//! number of faults counts as lost. Linux's readahead has the same marker.
 
 use crate::base::page::{Claim, PageNo, PageTable, SlotCopy};
 use crate::policy::mechanism::{Mechanism, Without};
@@ -27,10 +24,9 @@ use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Maximum number of pages that a fault reads together, including its own.
+/// Pages that a fault reads together, including its own.
 pub(crate) const MAX_NEIGHBOURS: usize = 32;
-/// Maximum pages of a background window: two requests, so that four are in progress together with
-/// the next window.
+/// Pages of a background window: two requests, four with the next window.
 const MAX_WINDOW: usize = 2 * REQUEST_PAGES;
 /// Divisor: a window covers at most 1/32 of the budget.
 const BUDGET_SHARE: usize = 32;
@@ -38,13 +34,12 @@ const BUDGET_SHARE: usize = 32;
 const ALL_SHARE: usize = 16;
 /// Number of consecutive faults that make a stream.
 const STREAM_FAULTS: usize = 3;
-/// Number of markers. A marker's index is a hash of its page number.
+/// A marker's index is a hash of its page number.
 const MARKERS: usize = 256;
 /// Age at which a marker expires, in faults.
 const LIFE_FAULTS: u64 = 1024;
 /// Divisor: queued requests cover at most 1/8 of the budget.
 const QUEUE_SHARE: usize = 8;
-/// Maximum number of queued requests.
 const MAX_REQUESTS: usize = 64;
 
 /// Number of windows remembered as in progress: two for each of many streams.
@@ -52,14 +47,12 @@ const IN_FLIGHT: usize = 32;
 /// Number of faults after which a requested window no longer counts as being read.
 const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
 
-/// Relation of a touched page to streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// Not part of a followed stream.
     Isolated,
-    /// In a window that is being read: an early touch, not the start of a stream.
+    /// A touch in a window that is being read, not the start of a stream.
     Early,
-    /// Was a marker: the following pages are being read.
+    /// A touch of a marker: the following pages are being read.
     Marker(ReadaheadWindow),
 }
 
@@ -69,18 +62,14 @@ impl Touch {
     }
 }
 
-/// Limits of a stream. A stream skips resident pages, because a marker must be on a page whose
-/// touch faults.
+/// Limits of a stream. It skips resident pages, because the touch of a marker must fault.
 pub struct Ahead<F> {
-    /// Exclusive end of the page numbers.
     pub end: PageNo,
-    /// Returns true if a page is in memory.
     pub is_there: F,
 }
 
 impl<F: Fn(PageNo) -> bool> Ahead<F> {
-    /// Returns the window from its first absent page. Returns `None` if all of the next pages are
-    /// resident or beyond the end.
+    /// Moves the window to its first absent page; `None` if the next pages are all resident.
     fn first_missing(&self, window: ReadaheadWindow) -> Option<ReadaheadWindow> {
         let steps = (0..REQUEST_PAGES as u64).map_while(|step| window.page_after(step));
         let mut pages = steps.take_while(|page| *page < self.end);
@@ -90,28 +79,23 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     }
 }
 
-/// Followed streams and their requests.
 #[derive(Debug)]
 pub struct Readahead {
     without: Without,
     markers: [AtomicU64; MARKERS],
-    /// Requests not yet started, in order.
     queue: ArrayQueue<u64>,
-    /// Number of faults, for the age of markers.
+    /// Counted for the age of markers.
     faults: AtomicU64,
     /// True while threads serve the requests.
     is_served: AtomicBool,
-    /// Incremented to wake these threads.
     wakeups: AtomicU32,
-    /// Number of sleeping threads.
     asleep: AtomicU32,
-    /// Maximum pages of the next windows of all streams together.
+    /// Maximum pages of all streams' next windows together.
     all: AtomicUsize,
     max_requests: AtomicUsize,
-    /// Maximum pages of a window.
     max_window: AtomicUsize,
     strides: Strides,
-    /// The most recent requested windows; a ring.
+    /// A ring of the most recent windows.
     in_flight: [AtomicU64; IN_FLIGHT],
     request_count: AtomicUsize,
 }
@@ -145,13 +129,12 @@ impl Readahead {
         self.max_window.store(max_window, Ordering::Relaxed);
     }
 
-    /// Enables or disables requests. They are made only while threads serve them.
     pub fn serve(&self, on: bool) {
         let is_on = on && !self.without.has(Mechanism::Readahead);
         self.is_served.store(is_on, Ordering::Relaxed);
     }
 
-    /// Returns the relation of a touched page to streams. If it is a marker, the marker is removed.
+    /// Returns the relation of a touched page to streams. Removes its marker.
     pub fn reach(&self, page: PageNo) -> Touch {
         if !self.is_served.load(Ordering::Relaxed) {
             return Touch::Isolated;
@@ -177,8 +160,8 @@ impl Readahead {
         if self.in_flight.iter().any(is_under_way) { Touch::Early } else { Touch::Isolated }
     }
 
-    /// Returns the number of pages, from `page` on and up to `most`, before the next valid marker.
-    /// A marker must not be read with other pages, because it would not fault.
+    /// Returns the number of pages from `page` on, up to `most`, before the next marker, which must
+    /// not be read because it would not fault.
     pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
@@ -194,17 +177,16 @@ impl Readahead {
             .is_some_and(|window| window.marker == page && window.is_requested() && is_young)
     }
 
-    /// Requests the window after one that its stream has reached, before the touched page is
-    /// processed further. Returns the number of lost windows of other streams; `None` if the
-    /// touched page is not the marker of a requested window.
+    /// Requests the window after the one that its stream has reached. Returns the number of lost
+    /// windows of other streams; `None` if the touch did not reach the marker of a requested
+    /// window.
     pub fn next_window(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<u64> {
         let Touch::Marker(window) = touch else { return None };
         if !window.is_requested() {
             return None;
         }
         let (other_streams, lost) = self.other_streams();
-        // Concurrent streams share the memory for pages read ahead; otherwise they would evict each
-        // other's pages.
+        // Concurrent streams would otherwise evict each other's pages.
         let all = self.all.load(Ordering::Relaxed);
         let max_window = self.max_window.load(Ordering::Relaxed);
         let longest = (all / (other_streams + 1)).clamp(FIRST_WINDOW, max_window);
@@ -212,7 +194,7 @@ impl Readahead {
         Some(lost + next.map_or(0, |next| u64::from(self.request(next))))
     }
 
-    /// Returns the number of followed streams, and the number of lost windows, which are removed.
+    /// Counts followed streams, and lost windows, which are removed.
     fn other_streams(&self) -> (usize, u64) {
         let now = self.faults.load(Ordering::Relaxed);
         let (mut followed, mut lost) = (0, 0);
@@ -231,8 +213,8 @@ impl Readahead {
         (followed, lost)
     }
 
-    /// Marks the pages that would be touched next after `page`, or requests them if the stream is
-    /// known. Returns the number of windows that other streams lose to this request.
+    /// Marks the pages that would be touched next, or requests them if the stream is known. Returns
+    /// the number of windows that other streams lose.
     pub fn expect(
         &self,
         page: PageNo,
@@ -260,8 +242,7 @@ impl Readahead {
         }
     }
 
-    /// Does what [`Readahead::expect`] does, for memory with advice for sequential access: a single
-    /// touch makes a stream.
+    /// As [`Readahead::expect`], but a single touch makes a stream.
     pub(crate) fn follow(
         &self,
         page: PageNo,
@@ -276,8 +257,7 @@ impl Readahead {
         }
     }
 
-    /// Marks the page expected after `faults` faults of a possible stream, or requests a window if
-    /// there were enough. Returns the number of lost windows.
+    /// Marks the page expected after `faults` faults, or requests a window if there were enough.
     fn lead_on(
         &self,
         page: PageNo,
@@ -293,7 +273,6 @@ impl Readahead {
         u64::from(if window.is_requested() { self.request(window) } else { self.mark(window) })
     }
 
-    /// Requests a window. Returns true if the request replaces another window.
     fn request(&self, window: ReadaheadWindow) -> bool {
         let requests = window.requests().map(ReadRequest::to_bits);
         let has_space = || self.queue.len() < self.max_requests.load(Ordering::Relaxed);
@@ -303,15 +282,13 @@ impl Readahead {
         if request_count == 0 {
             return false;
         }
-        // Requests beyond the queue's capacity are dropped.
         let pages = window.pages.min(request_count * REQUEST_PAGES);
         let displaced = self.mark(window);
         let in_flight = ReadaheadWindow { pages, ..window };
         let now = self.faults.load(Ordering::Relaxed);
         let index = self.request_count.fetch_add(1, Ordering::Relaxed) % IN_FLIGHT;
         self.in_flight[index].store(in_flight.to_bits(now), Ordering::Relaxed);
-        // This order is required: a thread about to sleep increments `asleep` and then checks
-        // `wakeups`.
+        // A thread about to sleep increments `asleep` and then checks `wakeups`.
         self.wakeups.fetch_add(1, Ordering::SeqCst);
         let asleep = self.asleep.load(Ordering::SeqCst);
         if asleep > 0 {
@@ -320,8 +297,8 @@ impl Readahead {
         displaced
     }
 
-    /// Sets a window's marker. Returns true if it replaced that of another requested window. A
-    /// window that was not requested replaces a requested one only if the requested one is old.
+    /// Returns true if the marker replaced that of a requested window. Only a requested window
+    /// replaces a young one.
     fn mark(&self, window: ReadaheadWindow) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
         let marker = &self.markers[index_of(window.marker)];
@@ -340,21 +317,18 @@ impl Readahead {
         self.wakeups.load(Ordering::SeqCst)
     }
 
-    /// Takes the oldest request, if any.
     #[must_use]
     pub fn take(&self) -> Option<ReadRequest> {
         self.queue.pop().map(ReadRequest::from_bits)
     }
 
-    /// Wakes all sleeping threads without a request.
     pub(crate) fn wake(&self) {
         self.wakeups.fetch_add(1, Ordering::SeqCst);
         futex::wake_all(&self.wakeups);
     }
 
-    /// Returns true if all requests are done and all `threads` are asleep. A thread decrements
-    /// `asleep` before it takes a request; so if the queue is seen empty, the decrement is visible,
-    /// too.
+    /// A thread decrements `asleep` before it takes a request. So a reader that sees the queue
+    /// empty sees the decrement, too.
     pub(crate) fn is_idle(&self, threads: usize) -> bool {
         self.queue.is_empty() && self.asleep.load(Ordering::SeqCst) as usize == threads
     }
@@ -372,14 +346,12 @@ fn index_of(page: PageNo) -> usize {
     (page ^ page >> 6 ^ page >> 12 ^ page >> 18) as usize % MARKERS
 }
 
-/// Returns true if a window is long enough to rely on the stream.
 pub fn is_stream(window: usize) -> bool {
     window >= 8
 }
 
-/// Returns the number of pages to read when `page` is touched: one more than the resident pages
-/// directly before it, or 1 if such a run may be a coincidence. `resident_of_all` returns the
-/// number of resident pages and the total number of pages.
+/// Returns one more than the number of resident pages directly before `page`, or 1 if such a run
+/// may be a coincidence. `resident_of_all` returns the resident pages and all pages.
 pub fn neighbours(
     pages: &PageTable<'_>,
     page: PageNo,
@@ -407,8 +379,7 @@ fn is_chance(run: usize, resident: usize, all: usize) -> bool {
     chance * 16 > ONE
 }
 
-/// Claims a page in the swap area if it is not busy. Never waits: the page is optional, and the
-/// caller may hold other claims.
+/// Never waits: the page is optional, and the caller may hold other claims.
 #[must_use]
 pub fn claim_stored<'t>(pages: &PageTable<'t>, page: PageNo) -> Option<(SlotCopy, Claim<'t>)> {
     let seen = pages.load(page);

@@ -23,7 +23,6 @@ fn window(marker: PageNo, pages: usize, stride: Stride) -> ReadaheadWindow {
     ReadaheadWindow { marker, pages, stride }
 }
 
-/// Returns the request that contains the window's marker.
 fn nearest(window: ReadaheadWindow) -> Option<ReadRequest> {
     window.requests().next()
 }
@@ -75,7 +74,6 @@ fn only_unclaimed_slot_pages_are_claimed() {
     assert!(!pages.load(1).is_busy(), "a dropped claim leaves the entry unchanged");
 }
 
-/// A fault on an absent page that is read alone.
 fn fault(streams: &Readahead, page: PageNo, end: PageNo) -> Touch {
     fault_among(streams, page, &Ahead { end, is_there: |_| false })
 }
@@ -234,7 +232,6 @@ fn stale_marker_is_ignored() {
         fault(&streams, 500, END);
         fault(&streams, 501, END);
         fault(&streams, 502, END);
-        // These faults set no markers.
         (0..between).for_each(|_| assert_eq!(streams.reach(700), Touch::Isolated));
         assert_eq!(streams.reach(503) != Touch::Isolated, is_marker, "{between}");
     }

@@ -1,17 +1,16 @@
 //! Detection of strided access: a column of a matrix, one field of large records.
 //!
-//! Streams of adjacent pages are detected by markers. With an unknown stride the next page cannot
-//! be predicted, so recent touches that belong to no stream are recorded, from all threads. Four
-//! equally spaced touches make a stream. Sixteen entries suffice for five interleaved streams. By
-//! chance, four of sixteen random touches in a thousand pages are equally spaced once in a few
-//! hundred touches; then the predicted page must be touched next, too.
+//! With an unknown stride the next page cannot be marked, so recent touches that belong to no
+//! stream are recorded, from all threads. Four equally spaced touches make a stream. Sixteen
+//! entries suffice for five interleaved streams. By chance, four of sixteen random touches in a
+//! thousand pages are equally spaced once in a few hundred touches; then the predicted page must be
+//! touched next, too.
 
 use crate::base::page::PageNo;
 use crate::policy::prefetch::window::{MAX_STRIDE, Stride};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const TOUCHES: usize = 16;
-/// Number of earlier touches that must be equally spaced.
 const BEFORE: u64 = 3;
 
 #[derive(Debug)]
@@ -29,8 +28,7 @@ impl Strides {
         }
     }
 
-    /// Records a touch. Returns the smallest stride other than 1 at which this touch and the ones
-    /// before are equally spaced, if any.
+    /// Returns the smallest stride other than 1 at which this touch follows equally spaced ones.
     pub(crate) fn note(&self, page: PageNo) -> Option<Stride> {
         // Read once, because other threads add touches concurrently.
         let touched = self.touched.each_ref().map(|place| place.load(Relaxed));
@@ -45,7 +43,6 @@ impl Strides {
     }
 }
 
-/// Returns the distance between two pages if it may be a stride.
 fn stride(from: PageNo, to: PageNo) -> Option<Stride> {
     let apart = from.abs_diff(to);
     let stride = (2..=MAX_STRIDE).contains(&apart).then_some(apart as Stride)?;
@@ -105,7 +102,6 @@ mod tests {
     }
 
     proptest! {
-        /// If a stride is returned, the touches that show it were made.
         #[test]
         fn detected_strides_are_correct(touches in prop::collection::vec(0..60_u64, 1..60)) {
             let strides = Strides::new();

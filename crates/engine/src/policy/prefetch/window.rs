@@ -1,27 +1,21 @@
-//! Windows of streams, and the requests that read them. Both fit in one word, so they are passed on
-//! without a lock.
+//! Windows of streams, and the requests that read them. Both fit in one word, so they need no lock.
 
 use crate::base::page::PageNo;
 use std::iter::StepBy;
 use std::ops::Range;
 
-/// Size of a stream's first background window, in pages.
 pub(crate) const FIRST_WINDOW: usize = 8;
-/// Maximum pages of a request: one bounce buffer (256 KiB). Half of that costs more CPU time per
-/// page and gains nothing.
+/// One bounce buffer (256 KiB). Half of that costs more CPU time per page and gains nothing.
 pub(crate) const REQUEST_PAGES: usize = crate::store::bounce::MAX_PAGES;
 
-/// Distance between consecutive pages of a stream; negative for descending addresses, never zero.
+/// Distance between consecutive pages; negative for descending addresses, never zero.
 pub(crate) type Stride = i64;
-/// Ascending, adjacent pages.
 pub(crate) const UP: Stride = 1;
-/// Descending, adjacent pages.
 pub(crate) const DOWN: Stride = -1;
-/// Maximum stride in pages (8 MiB).
+/// 8 MiB.
 pub(crate) const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
 
-// Layout of a word: page number, length and other fields. Page numbers fit 32 bits: the largest
-// address window (12 TiB) and one stride beyond its end have fewer than 2^32 pages.
+// Fields of a word. The largest address window (12 TiB) and a stride beyond it have < 2^32 pages.
 const PAGE_BITS: u32 = 32;
 const LENGTH_BITS: u32 = 8;
 const STRIDE_BITS: u32 = 12;
@@ -30,7 +24,6 @@ const CREATED_BITS: u32 = 11;
 const CREATED_SHIFT: u32 = 3;
 const _: () = assert!(1 + CREATED_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
 
-/// Packs and unpacks the fields of a word, from its lowest bits.
 struct Fields(u64);
 
 impl Fields {
@@ -51,27 +44,22 @@ impl Fields {
     }
 }
 
-/// Pages that a stream is expected to touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadaheadWindow {
-    /// The marker: the page that the stream reaches first.
+    /// The page that the stream reaches first.
     pub(crate) marker: PageNo,
-    /// Number of pages, including the marker. A number below [`FIRST_WINDOW`] is that of the faults
-    /// of a possible stream, whose window was not requested.
+    /// With the marker. Below [`FIRST_WINDOW`] it counts the faults of a possible stream.
     pub(crate) pages: usize,
-    /// Distance and direction between the pages.
     pub(crate) stride: Stride,
 }
 
 impl ReadaheadWindow {
-    /// Returns the window after this one, twice as long up to `most`. `None` if page numbers
-    /// overflow.
+    /// Doubles the window up to `most`. `None` if page numbers overflow.
     pub(crate) fn next(self, most: usize) -> Option<ReadaheadWindow> {
         let marker = self.page_after(self.pages as u64)?;
         Some(ReadaheadWindow { marker, pages: (2 * self.pages).min(most), ..self })
     }
 
-    /// Returns the page `steps` strides after the marker.
     pub(crate) fn page_after(self, steps: u64) -> Option<PageNo> {
         self.marker.checked_add_signed(self.stride * steps as Stride)
     }
@@ -84,7 +72,6 @@ impl ReadaheadWindow {
         (0..self.pages as Stride * stride).contains(&ahead) && ahead % stride == 0
     }
 
-    /// Returns true if the window was requested and not only expected.
     pub(crate) fn is_requested(self) -> bool {
         self.pages >= FIRST_WINDOW
     }
@@ -133,7 +120,6 @@ impl ReadaheadWindow {
     }
 }
 
-/// Position of the window's marker in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Marker {
     Elsewhere,
@@ -142,14 +128,13 @@ enum Marker {
 }
 
 impl Marker {
-    /// Returns `end` for the first step: only the request that is reached first contains the
-    /// marker.
+    /// Only the request that is reached first contains the marker.
     fn at(step: usize, end: Marker) -> Marker {
         if step == 0 { end } else { Marker::Elsewhere }
     }
 }
 
-/// Equally spaced pages, ascending.
+/// Ascending.
 pub(crate) type Pages = StepBy<Range<PageNo>>;
 
 /// Pages of a window that are read together.
@@ -162,12 +147,10 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Returns the range from the lowest page to the highest.
     pub(crate) fn range(self) -> Range<PageNo> {
         self.first..self.first + (self.pages as u64 - 1) * self.stride + 1
     }
 
-    /// Returns the pages that are in `range`.
     pub fn pages(self, range: Range<PageNo>) -> Pages {
         let Range { start, end } = self.range();
         let skipped = range.start.saturating_sub(start).next_multiple_of(self.stride);
@@ -178,7 +161,7 @@ impl ReadRequest {
         self.stride
     }
 
-    /// Returns the window's marker if this request contains it.
+    /// `None` if another request contains the window's marker.
     pub fn marker(self) -> Option<PageNo> {
         match self.marker {
             Marker::Elsewhere => None,
@@ -270,7 +253,6 @@ mod tests {
             }
         }
 
-        /// Each page occurs exactly once.
         #[test]
         fn pieces_cover_window(
             marker in 0..100_000_u64, pages in 1..256_usize, stride in strides(),

@@ -6,7 +6,6 @@ use softswap_sys::primitive::Ordering::Relaxed;
 use softswap_sys::primitive::{AtomicU32, AtomicU64};
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 
-/// The slots of one CPU.
 #[derive(Debug, Default)]
 pub(super) struct BounceArea {
     segments: Box<[CachePadded<Segment>]>,
@@ -14,8 +13,7 @@ pub(super) struct BounceArea {
     /// The segment in which the last search succeeded, and in which the next one starts.
     cursor: AtomicU32,
     pub(super) high_water: AtomicU32,
-    /// Buffers taken. Threads of one CPU that preempt each other may lose a count: exact counting
-    /// would cost as much as taking a buffer.
+    /// Threads of one CPU that preempt each other may lose a count: exact counting is expensive.
     pub(super) takes: AtomicU64,
     /// Areas visited beyond the first, by searches that began here.
     pub(super) more_areas: AtomicU64,
@@ -23,7 +21,6 @@ pub(super) struct BounceArea {
 }
 
 impl BounceArea {
-    /// Creates a closed area of `slots` slots from the arena.
     pub(super) fn new(arena: &mut Arena, slots: usize) -> BounceArea {
         BounceArea {
             segments: segments(arena, slots),
@@ -72,8 +69,7 @@ impl BounceArea {
         self.segments.iter().for_each(|segment| segment.open_populated());
     }
 
-    /// Closes the area and releases its memory if no slot is used. Otherwise changes nothing and
-    /// returns false.
+    /// Closes the area and releases its memory, unless a slot is used. Then returns false.
     pub(super) fn close(&self) -> bool {
         for (index, segment) in self.segments.iter().enumerate() {
             if !segment.close() {
@@ -88,7 +84,6 @@ impl BounceArea {
         self.slots as usize
     }
 
-    /// Returns the number of used slots; 0 for a closed area.
     #[inline]
     pub(super) fn used(&self) -> usize {
         self.segments.iter().map(|segment| segment.used()).sum()
@@ -101,7 +96,7 @@ impl BounceArea {
 
 #[derive(Debug)]
 pub(super) struct BouncePool {
-    /// Areas: a power of two, and not more than in the primary pool.
+    /// A power of two, at most as many as in the primary pool.
     pub(super) areas: Box<[CachePadded<BounceArea>]>,
 }
 

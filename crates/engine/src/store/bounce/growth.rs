@@ -26,14 +26,12 @@ pub(super) struct Growth {
     pub(super) transient_total: AtomicU64,
     pub(super) grown: AtomicU64,
     pub(super) released: AtomicU64,
-    /// For each pool, the number of buffers taken when it was last seen busy, and that time in ns.
-    /// Locked while pools are added and released.
+    /// For each pool, buffers taken when it was last seen busy, and that time. Locked for changes.
     pub(super) last_busy: Mutex<[(u64, u64); MAX_POOLS]>,
 }
 
 impl Growth {
-    /// Reserves as many pools as `limit_bytes` allows. They have the shape of the primary one, or
-    /// fewer areas if the rest of the limit is too small.
+    /// Reserves pools of the primary one's shape, or with fewer areas if the limit is too small.
     pub(super) fn new(
         pools: &mut Vec<BouncePool>,
         max_areas: usize,
@@ -75,7 +73,6 @@ impl Growth {
         self.bytes.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
 
-    /// Takes a run that is populated for this use only.
     pub(super) fn alloc_transient(&self, pages: usize) -> Option<Run<'_>> {
         if !self.charge(pages * PAGE_SIZE) {
             return None;

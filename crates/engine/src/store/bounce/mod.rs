@@ -1,15 +1,12 @@
-//! Bounce buffers, through which every page passes between DRAM and the swap area. Page-out gathers
-//! and seals a batch in a buffer. Page-in reads into a buffer, because a page must be verified
-//! before the program can see it.
+//! Bounce buffers, through which every page passes between DRAM and the swap area. Page-out seals a
+//! batch in a buffer. Page-in verifies a page there before the program can see it.
 //!
 //! Buffers come from pools, and each pool is divided into areas, one for each CPU. A search visits
 //! the area of the thread's CPU in every pool first, then the next area of every pool ([`order`]).
 //! While its own areas have free buffers, a CPU shares no cache line with other CPUs. An [`area`]
-//! is a few segments of 64 slots, each with a word of bits, taken and freed without a lock. A
-//! buffer is 1 to 64 adjacent pages. The primary pool always exists. If it is too small, [`resize`]
-//! adds pools in the background, and meanwhile provides single transient buffers; a limit applies
-//! to both together. A thread that finds no buffer waits. Swap-in has a reserve of one page for
-//! each thread that may need it, so swap-outs that wait for the disk never block a swap-in.
+//! is a few segments of 64 slots, each with a word of bits, used without a lock. If the primary
+//! pool is too small, [`resize`] adds pools, and meanwhile provides transient buffers. Swap-in has
+//! a reserve, so swap-outs that wait for the disk never block a swap-in.
 
 mod area;
 mod growth;
@@ -35,30 +32,26 @@ use std::sync::atomic::AtomicUsize;
 
 pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 
-/// Sizes of the bounce buffers, in slots of a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Areas of the primary pool; rounded up to a power of two.
     pub areas: usize,
     pub slots_per_area: usize,
     pub reserve_slots: usize,
-    /// Limit for added pools and transient buffers together, in bytes.
     pub extra_bytes: usize,
 }
 
 #[derive(Debug)]
 pub struct Pools {
     pools: Box<[BouncePool]>,
-    /// A bit for each open pool.
     open: AtomicU32,
     reserve: Box<[CachePadded<Segment>]>,
     fixed: StaticRange,
     growth: Growth,
     misses: AtomicU64,
     max_run: usize,
-    /// Number of threads that wait for a buffer.
     waiters: AtomicU32,
-    /// Futex word on which these threads wait. Incremented when a buffer is returned.
+    /// Futex word of the waiting threads. Incremented when a buffer is returned.
     returns: std::sync::atomic::AtomicU32,
     long_wait: LongWait,
 }
@@ -67,13 +60,11 @@ pub struct Pools {
 struct LongWait {
     /// Pages wanted; 0 if no thread waited.
     pages: AtomicUsize,
-    /// Time of the last message; 0 for never.
     reported_ns: AtomicU64,
 }
 
 impl Pools {
-    /// Reserves the address space, and populates the primary pool and the reserve. Fails if no
-    /// address space is left.
+    /// Populates the primary pool and the reserve. Fails if no address space is left.
     pub fn new(shape: Shape) -> io::Result<Pools> {
         let Shape { slots_per_area, reserve_slots, extra_bytes, .. } = shape;
         let areas = shape.areas.max(1).next_power_of_two();
@@ -99,8 +90,7 @@ impl Pools {
         })
     }
 
-    /// Takes a buffer of `pages` adjacent pages, preferably from the area of `cpu`. The buffer
-    /// still has the content of its last use.
+    /// Takes a buffer of adjacent pages, preferably of `cpu`. It has the content of its last use.
     #[must_use]
     #[inline]
     pub fn take(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
@@ -133,9 +123,8 @@ impl Pools {
         None
     }
 
-    /// Takes a buffer of `pages` pages. If there is no run of that length, tries half of it, a
-    /// quarter, and so on. Requests another pool only if there is no buffer at all, because another
-    /// pool would not have longer runs.
+    /// Takes a buffer of `pages` pages, else of half of it, and so on. Requests another pool only
+    /// if there is no buffer at all, because another pool would not have longer runs.
     #[must_use]
     pub(crate) fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         let longest = pages.min(self.max_run);
@@ -176,8 +165,7 @@ impl Pools {
         }
     }
 
-    /// Takes a buffer of one page for a swap-in, from the reserve if necessary. Succeeds for as
-    /// many threads as the reserve has slots.
+    /// Takes a page for a swap-in. Succeeds for as many threads as the reserve has slots.
     #[must_use]
     pub(crate) fn take_for_read(&self, cpu: usize) -> Option<Buffer<'_>> {
         self.take(cpu, 1).or_else(|| {
@@ -193,26 +181,23 @@ impl Pools {
         Some(Buffer { run: Some(run), is_transient: true, pools: self })
     }
 
-    /// Returns the size of the primary pool and the reserve, in bytes.
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed.len_bytes()
     }
 
-    /// Returns the address range of the primary pool and the reserve.
     pub(crate) fn fixed_range(&self) -> StaticRange {
         self.fixed
     }
 
-    /// Waits until a buffer is returned, at most 1 ms. A thread that holds a buffer waits at most
-    /// for the disk, never for another buffer, so it will return its buffer.
+    /// Waits at most 1 ms for a buffer. A thread that holds one waits for the disk only, never for
+    /// another buffer, so it will return its buffer.
     pub(crate) fn wait(&self) {
         self.waiters.fetch_add(1, AcqRel);
         futex::wait(&self.returns, self.returns.load(Acquire), Some(1_000_000));
         self.waiters.fetch_sub(1, AcqRel);
     }
 
-    /// Wakes the threads that wait for a buffer. A missed wake-up is harmless, because waiters time
-    /// out and retry.
+    /// A missed wake-up is harmless, because waiters time out and retry.
     #[inline]
     fn wake_waiters(&self) {
         if self.waiters.load(Relaxed) > 0 {
@@ -222,7 +207,6 @@ impl Pools {
     }
 }
 
-/// A buffer in use. Dropping it returns it to its pool.
 #[derive(Debug)]
 pub struct Buffer<'p> {
     run: Option<Run<'p>>,

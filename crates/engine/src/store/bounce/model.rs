@@ -11,7 +11,6 @@ fn pools(slots_per_area: usize, extra_slots: usize) -> Arc<Pools> {
     Arc::new(Pools::new(shape).unwrap())
 }
 
-/// Takes a buffer, writes a mark, and checks that the mark stays.
 fn use_one(pools: &Pools, pages: usize, mark: u8) -> bool {
     let Some(mut buffer) = pools.take(0, pages) else { return false };
     buffer[0] = mark;

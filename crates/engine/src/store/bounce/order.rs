@@ -23,9 +23,8 @@ fn pools_in(open: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns each area of the open pools once, as (pool, area), beginning with the one of `start`.
-/// `areas_of` returns the number of areas of a pool, a power of two. Pool 0 is open and has the
-/// largest number.
+/// Returns each area of the open pools once, as (pool, area). `areas_of` returns powers of two.
+/// Pool 0 is open and has the most areas.
 #[inline]
 pub(super) fn area_first(
     start: usize,
@@ -58,8 +57,6 @@ mod tests {
     }
 
     proptest! {
-        /// The definition: sorted by distance from the start, then by pool, without areas at a
-        /// distance that a pool does not have.
         #[test]
         fn every_area_is_visited_once_in_order(
             start: usize,

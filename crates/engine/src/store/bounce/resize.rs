@@ -1,21 +1,18 @@
 //! Growth and shrinking of the bounce buffers.
 //!
 //! A search that finds nothing requests a pool. Background reclaim adds one if the budget has
-//! enough free memory for it, and releases pools that are idle for a while. Until then single
-//! transient buffers are available from reserved address space; they are populated on the first
-//! write and released on return.
+//! memory, and releases idle ones. Until then transient buffers are available: they are populated
+//! on the first write and released on return.
 
 use super::Pools;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::PoisonError;
 
 impl Pools {
-    /// Returns the size of added pools and transient buffers, in bytes.
     pub fn extra_bytes(&self) -> usize {
         self.growth.bytes.load(Relaxed)
     }
 
-    /// Sets the limit for added pools and transient buffers, in bytes.
     pub(crate) fn resize(&self, extra_bytes: usize) {
         self.growth.limit_bytes.store(extra_bytes, Relaxed);
     }
@@ -26,8 +23,7 @@ impl Pools {
         self.growth.is_requested.load(Relaxed) && self.growth.is_requested.swap(false, Acquire)
     }
 
-    /// Adds a pool of up to `room_bytes`, within the limit. Returns true if a pool was added. Must
-    /// not run in a fault, because it waits for concurrent growth and for memory from the kernel.
+    /// Adds a pool. Must not run in a fault, because it waits for other threads and for the kernel.
     pub fn grow(&self, room_bytes: usize, now_ns: u64) -> bool {
         let mut seen = self.growth.last_busy.lock().unwrap_or_else(PoisonError::into_inner);
         let open = self.open.load(Relaxed);
@@ -66,7 +62,6 @@ impl Pools {
         }
     }
 
-    /// Closes a pool, unless one of its buffers is in use. Returns true if the pool was closed.
     pub(super) fn release(&self, index: usize) -> bool {
         let pool = &self.pools[index];
         // Close the pool first, so that searches skip it.

@@ -19,13 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Requests that a lane's ring keeps in flight: all pieces of a batch.
 const LANE_ENTRIES: u32 = MAX_PIECES as u32;
-/// Message if the block map has changed.
 const MOVED: &str = "the file system has moved or freed blocks of the swap file, the file is no \
                      longer immutable, or the kernel swaps to it, so softswap no longer uses it; start the program again, \
                      with another swap area or with this one if `softswap swapon-check --raw` \
                      accepts it";
 
-/// Message if it is unknown whether the block map has changed.
 const UNKNOWN: &str = "the block map of the swap file cannot be read, so softswap does not write to \
                        its device now";
 
@@ -38,7 +36,6 @@ pub struct FileDevice {
     /// The same file or device with the claim of the tree, which rings keep open in the same way.
     claimed: Option<Arc<SwapFile>>,
     io_uring: bool,
-    /// The ring that showed whether rings are available.
     first_ring: Option<Ring>,
     device_polling: AtomicBool,
     /// The ring with which the bounce buffers are registered; lanes share its registration.
@@ -63,20 +60,17 @@ impl poll::Pending for Pending<'_> {
 }
 
 impl FileDevice {
-    /// Creates the device for `file`. Uses io_uring if this process may use it and `avoid_io_uring`
-    /// is false.
     pub fn new(file: impl Into<Arc<SwapFile>>, avoid_io_uring: bool) -> Self {
         Self::guarded(file.into(), None, avoid_io_uring)
     }
 
-    /// Creates the device as [`FileDevice::new`] does. Its rings keep `claimed` open, the same file
-    /// or device with the claim of the tree, until the last request has completed.
+    /// Makes the rings keep `claimed` open, the same file or device with the claim of the tree.
     pub(crate) fn holding(mut self, claimed: Arc<SwapFile>) -> Self {
         self.claimed = Some(claimed);
         self
     }
 
-    /// Creates the device as [`FileDevice::new`] does. It writes only while `guard` allows it.
+    /// Creates a device that writes only while `guard` allows it.
     pub(crate) fn guarded(
         file: Arc<SwapFile>,
         guard: Option<MapGuard>,
@@ -100,7 +94,6 @@ impl FileDevice {
         }
     }
 
-    /// Prepares a ring for a lane: attaches the file and the bounce buffers.
     fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
         let claimed = self.guard.as_ref().map(MapGuard::file).or(self.claimed.as_deref());
         let mut ring = ring?;
@@ -115,8 +108,7 @@ impl FileDevice {
         Ok(ring)
     }
 
-    /// Reads one page with a sleep and polling in the kernel. Returns `None` if that is not
-    /// supported or not selected.
+    /// Lets the kernel sleep and poll. Returns `None` if that is not supported or not selected.
     fn read_hybrid(
         &self,
         rings: &mut Rings,
@@ -140,8 +132,7 @@ impl FileDevice {
         }
     }
 
-    /// Reads one page with polling of the device. Returns `None` if the device does not support it,
-    /// which may be detected only now.
+    /// Polls the device. Returns `None` without support for it, which may be detected only now.
     fn read_iopoll(
         &self,
         rings: &mut Rings,
@@ -160,7 +151,6 @@ impl FileDevice {
         }
     }
 
-    /// Reads one page in the way that `polling` decides.
     fn step_page(
         &self,
         lane: &mut Lane,
@@ -194,7 +184,6 @@ impl FileDevice {
         }
     }
 
-    /// Fails if the guarded file's blocks may have moved, as `is_same` finds.
     fn check_map(
         &self,
         is_same: fn(&MapGuard) -> bool,
@@ -254,9 +243,8 @@ impl FileDevice {
         )
     }
 
-    /// Makes one transfer on the lane. If the ring itself fails, the lane drops the ring and
-    /// repeats the transfer with a system call. That transfers the same bytes at the same offset, so
-    /// it is harmless.
+    /// Makes one transfer. If the ring itself fails, drops it and repeats the transfer, of the same
+    /// bytes at the same offset, with a system call.
     fn step(
         &self,
         lane: &mut Lane,
@@ -360,8 +348,7 @@ impl Device for FileDevice {
         self.check_map(MapGuard::allows_writes, Operation::Write, (first, bytes as u64))?;
         let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
         let end = ends.max().unwrap_or(0);
-        // If a piece exceeds a limit, the pieces are written one by one, up to the first one beyond
-        // the limit.
+        // Beyond a limit the pieces are written one by one, up to the first that exceeds it.
         let done = match pieces.len() > 1 && self.file.check_limit(end).is_ok() {
             true => batch(lane, pieces.len(), |ring, results| {
                 ring.write_batch(Target::Attached, pieces, results)
@@ -422,8 +409,7 @@ impl Device for FileDevice {
     }
 }
 
-/// Runs a batch of `count` transfers on the lane's ring. Returns the number of bytes of each: 0 if
-/// the transfer or the ring failed, or if there is no ring.
+/// Returns the bytes of each transfer: 0 if it or the ring failed, or if there is no ring.
 fn batch(
     lane: &mut Lane,
     count: usize,
@@ -444,9 +430,8 @@ fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
     Ok(ring)
 }
 
-/// Returns true if the device supports polling for completions. A queue without support reports
-/// that only in the completion, so this reads a page. Older kernels (6.1) do not report it, but
-/// wait for the interrupt. An empty file gets a page for this read.
+/// Tests polling for completions. A queue without support reports that only in the completion, so
+/// this reads a page; an empty file gets one. Older kernels (6.1) wait for the interrupt instead.
 fn supports_iopoll(file: &SwapFile, tried: &mut Vec<Ring>) -> bool {
     if file.queue_polls() == Some(false) {
         return false;

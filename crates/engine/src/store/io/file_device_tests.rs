@@ -73,7 +73,6 @@ fn lane_continues_without_broken_ring() {
     assert!(written == read);
 }
 
-/// Returns a device of 1 MiB, a lane, and the first 64 KiB, which contain `byte` of each index.
 fn written_device(
     directory: &Path,
     avoid_io_uring: bool,
@@ -107,8 +106,7 @@ fn every_wait_mode_reads_the_same_page() {
     }
 }
 
-/// Polling for a page does not pay here. Reads of several pages have no samples, so they are
-/// polled if their plan is that of their size.
+/// Reads of several pages have no samples, so they are polled if planned by their own size.
 #[test]
 fn piece_of_several_pages_is_planned_and_counted_by_its_size() {
     const BYTES: usize = 4 * PAGE_SIZE;

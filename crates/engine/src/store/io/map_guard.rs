@@ -1,10 +1,9 @@
 //! Guard of a swap file whose blocks are written through the device: before a write, the file's
 //! block map must be the verified one.
 //!
-//! Each write first checks the age of the last reading that found the map unchanged. From 0.5 s on
-//! one writer reads the map again, and from 1 s on all writers wait for that. After a change nothing
-//! more is written: the blocks may belong to another file. Reads continue, because a page that is
-//! not the stored one does not match its seal.
+//! From 0.5 s after the last reading one writer reads the map again, and from 1 s on all writers
+//! wait for that. After a change nothing more is written: the blocks may belong to another file.
+//! Reads continue, because a wrong page does not match its seal.
 
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::block_map::Fingerprint;
@@ -16,14 +15,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Age of the last reading at which a writing thread reads the map again.
 const REFRESH_NS: u64 = 500_000_000;
-/// Age of the last reading at which all writing threads wait for a new one.
 const MAX_NS: u64 = 1_000_000_000;
 
 const _: () = assert!(REFRESH_NS < MAX_NS);
 
-/// Compares the block map of a swap file with the verified one.
 #[derive(Debug)]
 pub struct MapGuard {
     file: Arc<SwapFile>,
@@ -38,7 +34,6 @@ pub struct MapGuard {
 }
 
 impl MapGuard {
-    /// Guards the first `pages` pages of `file`, whose map has the fingerprint `verified`.
     pub fn new(
         file: Arc<SwapFile>,
         pages: u64,
@@ -60,8 +55,7 @@ impl MapGuard {
         &self.file
     }
 
-    /// Returns true if the map was the verified one less than a second ago. Called before each
-    /// write.
+    /// Returns true if the map was the verified one less than a second ago.
     #[must_use]
     pub(crate) fn allows_writes(&self) -> bool {
         if self.has_stopped() {
@@ -81,7 +75,6 @@ impl MapGuard {
         }
     }
 
-    /// Reads the map now. Returns true if it is the verified one.
     #[must_use]
     pub fn check(&self) -> bool {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +87,7 @@ impl MapGuard {
         self.table.iter().for_each(ClusterTable::stop);
     }
 
-    /// Returns true once the map was found changed, or the kernel swaps to the file, here or by another process of the tree.
+    /// Returns true once a process of the tree has stopped all writes.
     pub fn has_stopped(&self) -> bool {
         self.has_changed.load(Relaxed) || self.table.is_some_and(|table| table.is_stopped())
     }

@@ -1,8 +1,7 @@
 //! A file with a second copy in the memory of other machines.
 //!
-//! A page is written to the file, then sent to the cluster without waiting. It is read from the
-//! side that was faster so far. Occasional reads probe the other side. If the cluster is late or
-//! has lost a page, that costs only time, because the file has all pages.
+//! Pages are sent without waiting. Reads use the side that was faster so far, and occasionally
+//! probe the other one. The file has all pages, so a page lost by the cluster costs only time.
 
 use super::poll::Polling;
 use super::{Device, DeviceProperties, FileDevice, IoError, Lane, Piece, RemoteDevice};
@@ -45,7 +44,6 @@ pub struct MirrorDevice {
 struct ReadTime(AtomicU64);
 
 impl ReadTime {
-    /// Returns the mean in ns; `None` if there is no sample.
     fn ns(&self) -> Option<u64> {
         Some(self.0.load(Relaxed)).filter(|ns| *ns != 0)
     }
@@ -61,14 +59,12 @@ impl ReadTime {
 }
 
 impl MirrorDevice {
-    /// Creates the device from the file, which has all pages, and the cluster, which may have them.
     pub fn new(file: Box<dyn Device>, cluster: RemoteDevice) -> MirrorDevice {
         let (file_time, cluster_time) = Default::default();
         MirrorDevice { file, cluster, file_time, cluster_time, reads: AtomicU32::new(0) }
     }
 
-    /// Creates the device from a file and the request queue behind a descriptor. Without a queue,
-    /// returns the file alone, which has all pages.
+    /// Returns the file alone, which has all pages, if there is no queue behind the descriptor.
     pub(crate) fn over(file: FileDevice, queue_fd: Option<i32>) -> Box<dyn Device> {
         match queue_fd.and_then(|fd| RemoteDevice::inherited(fd).ok()) {
             Some(cluster) => Box::new(MirrorDevice::new(Box::new(file), cluster)),
@@ -86,13 +82,11 @@ impl MirrorDevice {
         is_faster != is_probe
     }
 
-    /// Returns the timeout of a cluster read: twice the file's mean time, but at least 1 ms.
     fn read_timeout_ns(&self) -> u64 {
         (2 * self.file_time.ns().unwrap_or(0)).max(1_000_000)
     }
 
-    /// Reads from the cluster, if it is preferred and may have the pages. Returns false if the
-    /// buffer was not filled.
+    /// Reads from the cluster if it is preferred. Returns false if the buffer was not filled.
     fn read_cluster(&self, offset: u64, buf: &mut [u8]) -> bool {
         if !self.cluster.may_have(offset, buf.len()) || !self.prefers_cluster() {
             return false;
@@ -191,7 +185,6 @@ mod tests {
         let queue = RequestQueue::create(words, SHAPE, 1024, 1_000_000);
         let cluster = RemoteDevice::open(queue, fd.as_raw_fd()).unwrap();
         let file = SimDevice::new(1 << 20, 1);
-        // The cluster has no pages.
         file.grow(0, 4 * PAGE_SIZE as u64).unwrap();
         let device = MirrorDevice::new(Box::new(file), cluster);
         let (mut lane, mut bytes) = (device.open_lane(), [0; 4 * PAGE_SIZE]);

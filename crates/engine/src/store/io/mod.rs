@@ -1,11 +1,10 @@
 //! Devices: the last step of page-out to disk, and the first step of a swap-in.
 //!
-//! A [`Device`] transfers whole buffers, or reports exactly how many bytes it transferred. A
-//! swapped page is the only copy, so every result code and length is checked. Short transfers are
+//! A swapped page is the only copy, so every result code and length is checked. Short transfers are
 //! continued, and fail if nothing more is transferred.
 //!
-//! Transfers use a [`Lane`]. A fault context or the reclaim thread opens it at the start and owns
-//! it. So lanes share no lock on the way to the device, and no transfer allocates.
+//! A fault context or reclaim thread owns its [`Lane`] to a device. So lanes share no lock, and no
+//! transfer allocates.
 
 pub mod poll;
 pub mod map_guard;
@@ -38,14 +37,12 @@ const MAX_STALLS: u32 = 8;
 // A context keeps its lane, so the size of the larger variant costs nothing.
 #[expect(clippy::large_enum_variant)]
 pub enum Lane {
-    /// Uses io_urings of the lane's own.
     Rings(Rings),
     /// Uses a system call for each transfer.
     Plain,
 }
 
 impl Lane {
-    /// Returns the number of requests that can be in flight together.
     pub(crate) fn reads_at_once(&self) -> usize {
         match self {
             Lane::Rings(rings) if rings.irq.is_usable() => MAX_PIECES,
@@ -66,25 +63,20 @@ pub struct Rings {
 
 pub const MAX_PIECES: usize = 32;
 
-/// I/O methods of the lanes: io_uring, direct I/O, polling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceProperties {
     pub io_uring: bool,
-    /// Transfers bypass the page cache. Buffers, offsets and lengths must be multiples of the page
-    /// size.
+    /// Transfers bypass the page cache. Buffers, offsets and lengths must be whole pages.
     pub direct: bool,
-    /// True if polled reads poll the device for completions (IOPOLL).
     pub device_polling: bool,
-    /// True if most buffers are registered with the kernel (fixed buffers).
     pub(crate) fixed_buffers: bool,
     /// Pages are only in the memory of other machines; the other fields do not apply.
     pub(crate) remote: bool,
 }
 
 impl DeviceProperties {
-    /// Combines the properties of several devices: `device_polling` if any local device has it, the
-    /// other properties if all local devices have them. Remote devices are ignored unless all are
-    /// remote.
+    /// Combines properties: `device_polling` if any local device has it, the others if all have
+    /// them. Remote devices are ignored unless all are remote.
     pub(crate) fn of_all(all: impl Iterator<Item = DeviceProperties>) -> DeviceProperties {
         let merge =
             |one: DeviceProperties, other: DeviceProperties| match (one.remote, other.remote) {
@@ -107,16 +99,14 @@ pub trait Device: Send + Sync {
     /// Opens a channel for one fault context or reclaim thread; may allocate.
     fn open_lane(&self) -> Lane;
 
-    /// Receives the address range of the first bounce pool and the reserve, before lanes are
-    /// opened, to register it with io_uring. `None`: nothing is registered, because this area's
-    /// lanes have no rings.
+    /// Receives the range of the first bounce pool and the reserve before lanes are opened, to
+    /// register it with io_uring. `None`: this area's lanes have no rings.
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
         let _ = range;
     }
 
-    /// Fills each of up to [`MAX_PIECES`] pieces with the content at its offset, concurrently if
-    /// the device supports it. `polling` decides how a caller waits for a few pages; `None` sleeps.
-    /// On an error the content of all buffers is undefined.
+    /// Fills up to [`MAX_PIECES`] pieces, concurrently if possible. `polling` decides how to wait
+    /// for a few pages; `None` sleeps. On an error the content of all buffers is undefined.
     fn read_pieces(
         &self,
         lane: &mut Lane,
@@ -124,15 +114,14 @@ pub trait Device: Send + Sync {
         polling: Option<&Polling>,
     ) -> Result<(), IoError>;
 
-    /// Writes each of up to [`MAX_PIECES`] pieces, concurrently if the device supports it. On an
-    /// error the stored content is unknown.
+    /// Writes up to [`MAX_PIECES`] pieces. On an error the stored content is unknown.
     fn write_pieces(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError>;
 
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
         self.read_pieces(lane, &mut [Piece { offset, buf }], None)
     }
 
-    /// Reads one page that the caller waits for. `polling` decides how it waits.
+    /// Reads one page that the caller waits for.
     fn read_page(
         &self,
         lane: &mut Lane,
@@ -147,34 +136,28 @@ pub trait Device: Send + Sync {
         self.write_pieces(lane, &[Piece { offset, buf }])
     }
 
-    /// Claims storage for `[from, from + bytes)`, so that it can be written. Fails if there is no
-    /// space ([`IoError::is_no_space`]), or the device failed.
+    /// Claims storage, so that it can be written. [`IoError::is_no_space`] if there is none.
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError>;
 
-    /// Releases the storage from `offset` on, at the end of a growing file. Fails if the storage
-    /// cannot shrink, or the device failed.
+    /// Releases the storage from `offset` on. Fails if the storage cannot shrink.
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
         let unsupported = io::Error::from_raw_os_error(errno::EOPNOTSUPP);
         Err(IoError::from_os(Operation::Shrink, offset, 0, &unsupported))
     }
 
-    /// Discards the content of a range. Fails if the device cannot discard
-    /// ([`IoError::is_unsupported`]), or failed.
+    /// Discards content. [`IoError::is_unsupported`] if the device cannot.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError>;
 
-    /// Returns the number of bytes by which the storage could still grow. Fails if the device
-    /// cannot report it.
+    /// Returns the bytes by which the storage could grow. Fails if the device cannot report it.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
-    /// Fails if the device finds that the page at `offset` may be stored elsewhere. Called after the
-    /// page read from there was wrong.
+    /// Fails if the page at `offset` may be stored elsewhere. Called after a wrong page was read.
     fn check_place(&self, offset: u64) -> Result<(), IoError> {
         let _ = offset;
         Ok(())
     }
 
-    /// Makes the content read-only in a forked child, because it belongs to the parent. Returns
-    /// false if the child cannot read it.
+    /// In a forked child, makes the parent's content read-only. Returns false if it is unreadable.
     fn inherit(&self) -> bool {
         true
     }
@@ -205,21 +188,17 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Reason why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IoErrorKind {
     #[error("{}", io::Error::from_raw_os_error(*.0))]
     Errno(i32),
-    /// The device made no progress and reported no error, for example at the end of a file that is
-    /// too short.
+    /// No progress and no error, for example at the end of a file that is too short.
     #[error("the device transferred no more")]
     Stopped,
     #[error("no extent contains it: a bug in softswap; please report it")]
     Unmapped,
-    /// No space is left. Contains the device's message.
     #[error("{0}")]
     NoSpace(&'static str),
-    /// Any other failure. Contains the device's message.
     #[error("{0}")]
     Message(&'static str),
 }
@@ -237,13 +216,11 @@ pub struct IoError {
 }
 
 impl IoError {
-    /// Returns the error for an operation that the kernel refused.
     pub fn from_os(operation: Operation, offset: u64, length: u64, error: &io::Error) -> Self {
         let number = error.raw_os_error().unwrap_or(errno::EIO);
         Self { kind: IoErrorKind::Errno(number), operation, offset, length, transferred: 0 }
     }
 
-    /// Returns true if the device does not support the operation.
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::EOPNOTSUPP | errno::ENOTTY | errno::ENOSYS))
     }
@@ -253,7 +230,6 @@ impl IoError {
         matches!(self.kind, IoErrorKind::Errno(errno::ETIMEDOUT) | IoErrorKind::Message(_))
     }
 
-    /// Returns true if the device has no space; another device may have some.
     pub fn is_no_space(&self) -> bool {
         matches!(
             self.kind,
@@ -263,11 +239,8 @@ impl IoError {
     }
 }
 
-/// Repeats `step(bytes done)`, which makes one transfer and returns its length, until `length`
-/// bytes are done.
-///
-/// A short transfer is continued at a page boundary, as direct I/O requires: the partial page is
-/// repeated. Fails if `step` fails or makes no progress.
+/// Repeats `step(bytes done)`, which makes one transfer and returns its length. A short transfer is
+/// continued at a page boundary, as direct I/O requires. Fails if `step` makes no progress.
 pub fn transfer_whole(
     operation: Operation,
     offset: u64,

@@ -24,8 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Flag of the generation of a mirrored page that may be missing.
 const MISSING: u32 = 1 << 31;
-/// Maximum number of different messages of either kind that are stored permanently. A program stops
-/// at the first lost page.
+/// Maximum number of stored messages of either kind. A program stops at the first lost page.
 const MAX_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MAX_TEXTS];
 
@@ -45,21 +44,19 @@ pub struct RemoteDevice {
     area: Area,
     /// Generation of the last write of each page; 0 if it was never written.
     generations: &'static [AtomicU32],
-    /// Number of claimed pages. They are the first pages of the area.
+    /// The first pages of the area.
     claimed: AtomicU64,
     texts: Texts,
     texts_of_lost: Texts,
 }
 
-/// Returns this process as the sender of a request. If its PID namespace is unknown, the queue
-/// never considers it dead.
+/// Returns the sender of requests. Without a known PID namespace it never counts as dead.
 fn me() -> ProcessIdentity {
     let unknown = ProcessIdentity { pid: raw::current_process(), start: 0, namespace: 0 };
     ProcessIdentity::known().unwrap_or(unknown)
 }
 
-/// Caches this process's identity for [`me`]. This opens files, so it is skipped if the program's
-/// own filter may forbid that.
+/// Caches the identity for [`me`], unless the program's own filter may forbid opening files.
 fn find_identity() {
     if !exemption::is_in_force() {
         let _ = ProcessIdentity::current();
@@ -67,8 +64,7 @@ fn find_identity() {
 }
 
 impl RemoteDevice {
-    /// Takes an area of a queue. `fd` is the descriptor of the queue's words. Fails if the queue
-    /// has no free area, or no address space is left for the table of generations.
+    /// Takes an area of the queue behind `fd`. Fails if none is free, or no address space is left.
     pub fn open(queue: RequestQueue, fd: i32) -> Result<RemoteDevice, NoArea> {
         let area = Area::take(queue, fd)?;
         let max_pages = queue.limit_pages().min(MAX_AREA_PAGES);
@@ -78,7 +74,6 @@ impl RemoteDevice {
         Ok(RemoteDevice { area, generations, claimed, texts, texts_of_lost })
     }
 
-    /// Takes an area of the queue behind an inherited descriptor. Also fails if there is no queue.
     pub fn inherited(fd: i32) -> Result<RemoteDevice, NoArea> {
         RemoteDevice::open(open_inherited(fd)?, fd)
     }
@@ -87,7 +82,6 @@ impl RemoteDevice {
         self.area.queue()
     }
 
-    /// Releases the claimed pages from `offset` to the end, after `discard`.
     fn release_from(&self, offset: u64, discard: impl FnOnce(Range<u64>)) {
         let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
         if first < claimed {
@@ -97,7 +91,6 @@ impl RemoteDevice {
         }
     }
 
-    /// Rejects transfers that are not whole pages within the area.
     fn check(&self, operation: Operation, offset: u64, bytes: usize) -> Result<(), IoError> {
         let end = offset.checked_add(bytes as u64);
         let is_within = end.is_some_and(|end| end / PAGE_BYTES <= self.claimed.load(Acquire));
@@ -143,14 +136,12 @@ impl RemoteDevice {
         if next == MISSING {
             return None;
         }
-        // The counter also advances if the write fails, because the previous content may be
-        // overwritten.
+        // Also if the write fails, because the previous content may be overwritten.
         word.store(next, Release);
         Some(u64::from(next))
     }
 
-    /// Passes pages to write to `hand_over`, in batches of one request, each with its next
-    /// generation.
+    /// Passes pages to `hand_over` in batches of one request, each with its next generation.
     fn each_batch<'p>(
         &self,
         pieces: &'p [Piece<&'p [u8]>],
@@ -184,8 +175,7 @@ impl RemoteDevice {
     }
 }
 
-/// Returns a permanent copy of a message, because errors contain plain values. Returns a general
-/// message if too many are stored.
+/// Returns a permanent copy, because errors contain plain values; a general text after too many.
 fn permanent_text(texts: &Texts, text: Box<str>) -> &'static str {
     for stored in texts {
         match stored.get() {
@@ -217,10 +207,8 @@ fn failed_pages(operation: Operation, pages: &[Page], kind: IoErrorKind) -> IoEr
     failed(operation, first * PAGE_BYTES, pages.len() * PAGE_SIZE, kind)
 }
 
-/// Operations of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may
-/// be missing.
+/// For a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may be missing.
 impl RemoteDevice {
-    /// Returns true if all these pages were sent, and are not known to be missing.
     pub(super) fn may_have(&self, offset: u64, bytes: usize) -> bool {
         let (first, count) = (offset / PAGE_BYTES, bytes / PAGE_SIZE);
         let is_there = |word: &AtomicU32| !matches!(word.load(Acquire), 0 | MISSING..);
@@ -229,7 +217,6 @@ impl RemoteDevice {
             && words.is_some_and(|words| words.iter().all(is_there))
     }
 
-    /// Sends pages, if the queue has space for them.
     pub(super) fn send(&self, pieces: &[Piece<&[u8]>]) {
         let (me, area) = (me(), self.area.number());
         for piece in pieces {
@@ -248,7 +235,6 @@ impl RemoteDevice {
         }
     }
 
-    /// Sends a [`Device::discard`] without waiting.
     pub(super) fn send_discard(&self, offset: u64, bytes: u64) {
         if let Some(ends) = ends_of(offset, bytes) {
             let (me, area) = (me(), self.area.number());
@@ -256,7 +242,6 @@ impl RemoteDevice {
         }
     }
 
-    /// Sends a [`Device::truncate`] without waiting.
     pub(super) fn send_truncate(&self, offset: u64) {
         self.release_from(offset, |pages| {
             self.send_discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
@@ -264,8 +249,7 @@ impl RemoteDevice {
         });
     }
 
-    /// Reads pages that may be missing, with a timeout. Returns false on failure; the content of
-    /// the buffer is then undefined.
+    /// Reads with a timeout. On failure returns false, and the content of `buf` is undefined.
     pub(super) fn read_within(&self, offset: u64, buf: &mut [u8], timeout_ns: u64) -> bool {
         let (me, area) = (me(), self.area.number());
         let mut numbers = offset / PAGE_BYTES..;
@@ -383,8 +367,7 @@ impl Device for RemoteDevice {
         Ok(())
     }
 
-    /// Discards pages. After a failure the pages stay stored until the area is dead or the pages
-    /// are written again.
+    /// After a failure the pages stay stored until they are written again or the area is dead.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
             let (queue, me, area) = (self.queue(), me(), self.area.number());

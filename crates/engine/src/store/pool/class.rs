@@ -1,8 +1,7 @@
 //! Size classes: how a slab is divided.
 //!
-//! Classes are steps of 64 bytes, each widened so that the slab has no unused tail. Near the top,
-//! where a slab holds about twenty objects, neighbouring steps widen to the same size and become
-//! one class.
+//! Classes are steps of 64 bytes, each widened so that the slab has no unused tail. Steps that
+//! widen to the same size become one class.
 
 use super::handle::{HEADER_BYTES, MAX_OBJECT_BYTES, PoolFull, SLAB_BYTES};
 
@@ -26,12 +25,10 @@ pub(super) static CLASS: [Class; CLASSES] = classes();
 /// The class of an object by its length with header, in [`ALIGN_BYTES`].
 static CLASS_OF: [u8; UNITS] = class_of();
 
-/// Returns the smallest class for `object_bytes` of content.
 pub(super) fn class_for(object_bytes: usize) -> usize {
     usize::from(CLASS_OF[(object_bytes + HEADER_BYTES).div_ceil(ALIGN_BYTES)])
 }
 
-/// Returns the classes, at the front of the array, and their number.
 const fn widened_steps() -> ([Class; STEPS], usize) {
     let mut all = [Class { slot_bytes: 0, slots: 0 }; STEPS];
     let mut count = 0;
@@ -74,7 +71,6 @@ const fn class_of() -> [u8; UNITS] {
     table
 }
 
-/// Returns the class for an object, if the pool can store it.
 pub(super) fn class_to_take(compressed: &[u8]) -> Result<usize, PoolFull> {
     if compressed.is_empty() || compressed.len() > MAX_OBJECT_BYTES {
         debug_assert!(false, "no slot holds an object of {} bytes", compressed.len());

@@ -1,8 +1,7 @@
 //! Compaction: moves the objects of a class's sparsest slab into gaps of its other slabs, and
 //! returns the slab to the system.
 //!
-//! The pool selects the slab and the gaps. The caller moves the objects, because the entry of each
-//! page must name the new location.
+//! The caller moves the objects, because the entry of each page must name the new location.
 
 use super::class::{CLASS, CLASSES, class_to_take};
 use super::handle::{PoolFull, SLAB_BYTES};
@@ -10,13 +9,12 @@ use super::{Handle, Pool};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Share of gaps in the pool above which compaction starts, in percent. Half a slab for each
-/// current slab does not count.
+/// Percentage of gaps above which compaction starts, without half a slab per current slab.
 const LOOSE_PERCENT: usize = 2;
 
 impl Pool {
-    /// Selects a slab to empty into the gaps of other slabs, if gaps are a large share of the pool
-    /// and the class has enough of them. The slab accepts no objects until [`Pool::reopen`].
+    /// Selects a slab to empty, if gaps are a large share of the pool and the class has enough of
+    /// them. The slab accepts no objects until [`Pool::reopen`].
     #[must_use]
     pub fn sparsest(&self) -> Option<u32> {
         let (class, gaps) = (0..CLASSES)
@@ -54,8 +52,7 @@ impl Pool {
         slots.saturating_sub(self.objects[class].load(Relaxed))
     }
 
-    /// Lists owners and handles of a slab's live objects, from where the last call ended. Returns
-    /// their number, and true if there may be more.
+    /// Lists live objects from where the last call ended. Returns true if there may be more.
     pub(super) fn list(&self, slab: u32, out: &mut [(u64, Handle)]) -> (usize, bool) {
         let mut guard = self.slabs[slab as usize].lock();
         let count = guard.list_live(slab, out);
@@ -74,8 +71,7 @@ impl Pool {
         }
     }
 
-    /// Stores an object in a gap; takes no free slab into use. Fails if there is no gap.
-    /// Panics as [`Pool::store`].
+    /// Stores an object in a gap of a used slab. Panics as [`Pool::store`].
     pub fn store_in_gap(&self, compressed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         let class = class_to_take(compressed)?;
         let lane = self.lane(class, current_cpu());
@@ -89,8 +85,7 @@ impl Pool {
         Ok(self.put(slab, guard, compressed, owner, tag))
     }
 
-    /// Ends the compaction of a slab from [`Pool::sparsest`]. If objects are left, the slab accepts
-    /// objects again.
+    /// Ends the compaction of a slab. If objects are left, it accepts objects again.
     pub fn reopen(&self, slab: u32) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();

@@ -1,16 +1,14 @@
 //! Current slabs: the slab of a class that a processor stores into.
 //!
-//! Processors that store into one slab contend for its lock. A class with many slabs therefore has
-//! several lanes, each with a current slab. A class with few slabs, or a small share of the pool,
-//! has one lane, because processors rarely contend there. The table contains hints only: a slab is
-//! checked under its lock before use.
+//! Processors that store into one slab contend for its lock. Therefore a class with many slabs has
+//! several lanes, each with a current slab. The table contains hints only: a slab is checked under
+//! its lock before use.
 
 use super::class::CLASSES;
 use super::list::NONE;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A class has one more lane for every 32 of its slabs, so at most 1/32 of them were opened only
-/// for a lane.
+/// One more lane for every 32 slabs, so at most 1/32 of them were opened only for a lane.
 pub(super) const SLABS_PER_LANE: usize = 32;
 /// Maximum number of lanes in the pool for each processor, in addition to one for each class.
 const LANES_PER_CPU: usize = 4;
@@ -22,7 +20,6 @@ pub(super) struct Current {
     slabs_per_lane: usize,
 }
 
-/// The current slabs of one lane, on cache lines of their own.
 #[repr(align(64))]
 struct LaneSlabs([AtomicU32; CLASSES]);
 
@@ -38,13 +35,11 @@ impl Current {
         Current { lanes: (0..cpus.clamp(1, MAX_LANES)).map(lane).collect(), slabs_per_lane }
     }
 
-    /// Returns the number of lanes of a class that has `slabs` of the pool's slabs.
     pub(super) fn lanes(&self, slabs: usize, pool_slabs: usize) -> usize {
         let share = pool_slabs / (self.lanes.len() * LANES_PER_CPU);
         (1 + slabs / self.slabs_per_lane.max(share)).min(self.lanes.len())
     }
 
-    /// Returns the lane of a processor in a class that has `slabs` of the pool's slabs.
     pub(super) fn lane(&self, cpu: usize, slabs: usize, pool_slabs: usize) -> Lane {
         let count = self.lanes(slabs, pool_slabs);
         Lane { index: cpu % count, count }
@@ -113,7 +108,6 @@ mod tests {
                 && !current.is_current_elsewhere(4, second, 77)
         );
         assert!(!current.is_current_elsewhere(5, first, 77), "the slab belongs to another class");
-        // With fewer slabs that lane is unused.
         assert!(!current.is_current_elsewhere(4, current.lane(0, 9, 9), 77));
     }
 

@@ -39,7 +39,6 @@ impl Directory {
         }
     }
 
-    /// Removes a slab from the free list and makes it the youngest.
     pub(super) fn take_free(&mut self) -> Option<u32> {
         let slab = self.free.first()?;
         self.free.remove(&mut self.links, slab);
@@ -61,7 +60,6 @@ impl Directory {
         self.with_free_slots[class].iter().rev().flat_map(|list| list.iter(&self.links))
     }
 
-    /// Returns a slab of a class with a free slot, from the sparsest nonempty group.
     pub(super) fn sparsest(&self, class: usize) -> Option<u32> {
         self.with_free_slots[class].iter().find_map(List::first)
     }

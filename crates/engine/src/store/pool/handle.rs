@@ -10,12 +10,10 @@ pub(crate) const OWNER_BITS: u32 = 40;
 /// Bytes before the content in a slot: a header word and a checksum.
 pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 
-/// Error for a pool without a free slab or a slot of sufficient size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the compressed pool is full")]
 pub struct PoolFull;
 
-/// Error for an object that is damaged or no longer stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("checksum mismatch")]
 pub struct Damaged;
@@ -25,8 +23,7 @@ pub(super) const SLAB_BITS: u32 = 24;
 pub(super) const SLOT_BITS: u32 = 10;
 pub(super) const STAMP_BITS: u32 = 10;
 pub(super) const LENGTH_BITS: u32 = 12;
-/// Exclusive upper bound of tags. The caller records in their two bits how an object was
-/// compressed.
+/// Exclusive upper bound of tags, in which the caller records how an object was compressed.
 pub const TAGS: u8 = 1 << TAG_BITS;
 pub(super) const TAG_BITS: u32 = 2;
 
@@ -36,7 +33,6 @@ const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS + TAG_BIT
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Handle(u64);
 
-/// The fields of a handle except the slab.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Object {
     pub(super) slot: u16,
@@ -53,12 +49,11 @@ impl Handle {
         Handle(bits << TAG_BITS | u64::from(object.tag))
     }
 
-    /// Returns the handle's bits for a page entry.
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Returns the handle from [`Handle::to_bits`]. The pool rejects a handle from any other bits.
+    /// The pool rejects a handle from bits that [`Handle::to_bits`] did not return.
     pub fn from_bits(bits: u64) -> Handle {
         Handle(bits)
     }

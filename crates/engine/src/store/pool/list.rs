@@ -14,7 +14,6 @@ impl Link {
     pub(super) const UNLINKED: Link = Link { previous: NONE, next: NONE };
 }
 
-/// The two ends of a list; its links are in a separate table.
 #[derive(Clone, Copy)]
 pub(super) struct List {
     first: u32,

@@ -49,8 +49,7 @@ impl Model {
         }
     }
 
-    /// Moves the objects of the sparsest slab into gaps, except every `busy_every`-th, as if its
-    /// page were claimed.
+    /// Compacts, except every `busy_every`-th object, as if its page were claimed.
     pub(super) fn compact(&mut self, batch: usize, busy_every: usize) {
         let Some(slab) = self.pool.sparsest() else { return };
         let used_before = self.pool.used_bytes();
@@ -104,7 +103,6 @@ impl Model {
         assert!(self.pool.used_bytes() <= self.pool.slabs.len() * SLAB_BYTES);
     }
 
-    /// Sets the limit and checks that no store uses a slab above it.
     pub(super) fn set_limit(&mut self, slabs: usize) {
         self.pool.set_limit_bytes(slabs * SLAB_BYTES);
         let most = self.pool.limit_bytes().max(self.pool.used_bytes());

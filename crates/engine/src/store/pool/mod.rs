@@ -1,20 +1,17 @@
 //! Compressed pages in DRAM: page-out stores compressed pages here, and page-in looks here first.
 //!
-//! The pool is one reservation, divided into slabs of 64 KiB. A used slab holds objects of one size
-//! class. It is returned to the system when its last object is freed, so whole slabs count against
-//! the budget. If the pool is full, write-back empties the slab that has been in use longest. So
-//! every few pages written free a slab, and no write is spent on slabs that stay.
+//! The pool is divided into slabs of 64 KiB. A used slab holds objects of one size class, and is
+//! returned to the system when its last object is freed. If the pool is full, write-back empties
+//! the slab that has been in use longest, so every few pages written free a slab.
 //!
-//! Slabs that the program's own faults empty stay half full for long. [`compaction`] moves the
-//! objects of a class's sparsest slab into gaps of other slabs.
+//! [`compaction`] moves the objects of a class's sparsest slab into gaps of other slabs.
 //!
 //! # Locks
 //!
-//! Each slab has a lock for reading and writing its objects. The directory's lock protects the
-//! lists of free slabs, of slabs with a free slot, and of slabs by age. The directory is locked
-//! before a slab, never after it. The common store and free lock one slab only. A store first tries
-//! the slab that this processor used last for the class ([`current`]). A free needs the directory
-//! only if the slab falls into a lower group, becomes empty, or was full.
+//! Each slab has a lock for its objects. The directory's lock protects the lists of slabs. It is
+//! taken before a slab's lock, never after it. The common store and free lock one slab only: a
+//! store first tries the slab that this processor used last ([`current`]), and a free needs the
+//! directory only if the slab changes its list.
 
 mod handle;
 mod class;
@@ -41,9 +38,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// Used share of the limit, in percent, below which a pool that was full accepts pages again.
-/// Without this gap every freed page would admit another, and the choice between pool and disk
-/// would be random.
+/// Use in percent below which a pool that was full accepts pages again. Without this gap every
+/// freed page would admit another, at random.
 const ACCEPT_PERCENT: usize = 90;
 /// Maximum number of slabs that one search for the oldest slab skips because they were used.
 const MAX_SPARED: usize = 64;
@@ -51,7 +47,6 @@ const MAX_SPARED: usize = 64;
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
 const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
 
-/// A slab's number, and the slab under its lock.
 type LockedSlab<'p> = (u32, MutexGuard<'p, Slab>);
 
 pub struct Pool {
@@ -63,20 +58,18 @@ pub struct Pool {
     stored_bytes: AtomicUsize,
     objects: [AtomicUsize; CLASSES],
     slabs_of: [AtomicUsize; CLASSES],
-    /// True after a store found no free slot, until use falls below [`ACCEPT_PERCENT`] of the
-    /// limit.
+    /// Until use falls below [`ACCEPT_PERCENT`] of the limit.
     was_full: AtomicBool,
 }
 
 impl Pool {
-    /// Reserves address space for `capacity_bytes` (rounded down to slabs, at most 1 TiB), which is
-    /// also the first limit, and creates the tables. DRAM is used slab by slab.
+    /// Reserves `capacity_bytes`, at most 1 TiB, also the first limit. DRAM is used slab by slab.
     pub fn new(capacity_bytes: usize) -> io::Result<Pool> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Pool::with_current(capacity_bytes, Current::new(cpus, SLABS_PER_LANE))
     }
 
-    /// Creates a pool that ignores the current processor, so its behaviour is reproducible.
+    /// Ignores the current processor, so its behaviour is reproducible.
     pub fn for_one_thread(capacity_bytes: usize) -> io::Result<Pool> {
         Pool::with_current(capacity_bytes, Current::new(1, SLABS_PER_LANE))
     }
@@ -97,14 +90,12 @@ impl Pool {
         })
     }
 
-    /// Stores page `owner` in compressed form. `tag` belongs to the caller; the handle returns it.
-    /// Fails if no slot is free. Panics if `owner` has more than [`OWNER_BITS`] bits, or `tag` is
-    /// not below [`TAGS`].
+    /// Stores page `owner`. The handle returns the caller's `tag`. Fails if no slot is free. Panics
+    /// if `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below [`TAGS`].
     pub fn store(&self, compressed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         self.store_from(current_cpu(), compressed, owner, tag)
     }
 
-    /// Stores an object as [`Pool::store`] does on processor `cpu`.
     fn store_from(
         &self,
         cpu: usize,
@@ -137,8 +128,7 @@ impl Pool {
         handle
     }
 
-    /// Returns true if the pool accepts pages. After the pool was full, it accepts none until its
-    /// used bytes fall below 90 % of the limit.
+    /// Returns false from a full pool until use falls below [`ACCEPT_PERCENT`] of the limit.
     pub fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {
             return true;
@@ -150,9 +140,8 @@ impl Pool {
         accepts
     }
 
-    /// Passes the object to `read`, under its slab's lock. `read` must not use the pool. Fails if
-    /// the checksum is wrong, or the handle is stale, which the handle of a page in the pool never
-    /// is.
+    /// Passes the object to `read`, which must not use the pool, under its slab's lock. Fails if
+    /// the checksum is wrong, or the handle is stale.
     pub fn load<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         let mut guard = slab.lock();
@@ -160,8 +149,7 @@ impl Pool {
         guard.get(handle).map(read).ok_or(Damaged)
     }
 
-    /// Passes the object to `read` as [`Pool::load`] does, but does not mark the slab as used. For
-    /// upkeep.
+    /// As [`Pool::load`], but does not mark the slab as used. For upkeep.
     pub fn peek<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         slab.lock().get(handle).map(read).ok_or(Damaged)
@@ -175,8 +163,7 @@ impl Pool {
         guard.handle(slab as u32, slot as u16)
     }
 
-    /// Returns the owner of a random object; `None` if the selected slot is empty. The probability
-    /// of an object is roughly proportional to its size.
+    /// Returns a random owner, weighted by size; `None` if the selected slot is empty.
     pub fn owner_at_random(&self, random: u64) -> Option<u64> {
         let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
         self.slabs.get(slab)?.lock().owner_at_random(random as u32)
@@ -214,17 +201,15 @@ impl Pool {
         &self.objects[slab.class().unwrap_or(0)]
     }
 
-    /// Lists candidates for write-back: owners and handles of live objects of the slab that has
-    /// been in use longest. A slab used since its last check gets a second chance. The objects stay
-    /// stored; the caller frees each one that it has written. The slab accepts no more objects.
-    /// After all its objects were listed it becomes the youngest. Returns 0 if nothing is stored.
+    /// Lists live objects of the slab in use longest, for write-back. A slab used since its last
+    /// check gets a second chance. The slab accepts no more objects, and becomes the youngest when
+    /// all are listed. The caller frees each written object. Returns 0 if nothing is stored.
     pub fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
         if out.is_empty() {
             return 0;
         }
         let mut spared = 0;
-        // Skip slabs that are about to be released. If the first slab was only partly listed, the
-        // loop continues with it.
+        // Skip slabs that are about to be released, and continue a partly listed one.
         for _ in 0..=self.slabs.len() + MAX_SPARED {
             let mut directory = self.directory();
             let Some(slab) = directory.oldest() else {
@@ -250,8 +235,7 @@ impl Pool {
         0
     }
 
-    /// Makes an object the next candidate of [`Pool::oldest`] again. Its closed slab becomes free
-    /// only when its last object is freed.
+    /// Makes an object the next of [`Pool::oldest`] again: its closed slab must become empty.
     pub(crate) fn return_oldest(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else { return };
         let mut directory = self.directory();
@@ -260,7 +244,6 @@ impl Pool {
         }
     }
 
-    /// Returns the size of all used slabs: the pool's share of the budget, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.used_slabs.load(Relaxed) * SLAB_BYTES
     }
@@ -273,13 +256,11 @@ impl Pool {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Returns the size in bytes that stores do not exceed.
     pub fn limit_bytes(&self) -> usize {
         self.limit_slabs.load(Relaxed) * SLAB_BYTES
     }
 
-    /// Sets the limit, at most the reserved size. Slabs above it stay until their objects are
-    /// written back or freed.
+    /// Slabs above the limit stay until their objects are written back or freed.
     pub fn set_limit_bytes(&self, limit_bytes: usize) {
         self.limit_slabs.store((limit_bytes / SLAB_BYTES).min(self.slabs.len()), Relaxed);
     }
@@ -293,7 +274,6 @@ impl Pool {
         Ok(self.metadata_bytes() - before)
     }
 
-    /// Returns the size of the tables, in bytes; they are not part of [`Pool::used_bytes`].
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Pool>()
             + self.current.metadata_bytes()
@@ -305,16 +285,14 @@ impl Pool {
         self.current.lane(cpu, slabs.load(Relaxed), all.load(Relaxed))
     }
 
-    /// Returns the slab that the lane stored into last, if it has a free slot.
     fn current_slab(&self, class: usize, lane: Lane) -> Option<LockedSlab<'_>> {
         let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
         (guard.class() == Some(class) && guard.has_free_slot()).then_some((slab, guard))
     }
 
-    /// Returns another slab for an object of `class`. In order of preference: one with a free slot
-    /// that no other lane uses, a free slab, any with a free slot, one of a class up to twice as
-    /// large. In a still larger slot a small object would displace a large one.
+    /// Returns a slab with a free slot that no other lane uses, a free slab, or any slab with slots
+    /// up to twice as large. In a larger slot a small object would displace a large one.
     fn next_slab(&self, class: usize, lane: Lane) -> Option<LockedSlab<'_>> {
         let mut directory = self.directory();
         let found = self
@@ -336,7 +314,6 @@ impl Pool {
         Some((slab, guard))
     }
 
-    /// Returns a slab with a free slot that no other lane of the class uses.
     fn lanes_slab(
         &self,
         directory: &mut Directory,
@@ -348,17 +325,14 @@ impl Pool {
         })
     }
 
-    /// Returns a slab of `class` with a free slot, used by any lane, or of a class up to twice as
-    /// large.
     fn any_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlab<'_>> {
         self.slab_with_free_slot(directory, class, |_| false)
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
 
-    /// Returns a slab of a larger class with a free slot, at most 1.5 times as large, for the first
-    /// object of `class`. Only if the pool has fewer than two slabs per class, because newly opened
-    /// slabs would then be most of it. In a larger pool each class gets its own slabs, because an
-    /// object in a slot too large wastes space until it is freed.
+    /// Returns a slab of a slightly larger class for the first object of `class`, if newly opened
+    /// slabs would be most of the pool. In a larger pool each class gets its own slabs, because a
+    /// slot that is too large wastes space until it is freed.
     fn nearby_slab(&self, directory: &mut Directory, class: usize) -> Option<LockedSlab<'_>> {
         let is_small = self.used_slabs.load(Relaxed) < 2 * CLASSES;
         if !is_small || self.slabs_of[class].load(Relaxed) > 0 {
@@ -367,7 +341,6 @@ impl Pool {
         self.larger_slot(directory, class, CLASS[class].slot_bytes * 3 / 2)
     }
 
-    /// Returns a slab of a larger class with a free slot, with slots of at most `most_bytes`.
     fn larger_slot(
         &self,
         directory: &mut Directory,
@@ -410,8 +383,7 @@ impl Pool {
         Some((slab, guard))
     }
 
-    /// Moves a slab to the right list after a free. Checks the slab's present state, because other
-    /// threads store and free concurrently.
+    /// Checks the slab's present state, because other threads store and free concurrently.
     fn relist(&self, slab: u32) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();

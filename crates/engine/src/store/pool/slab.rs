@@ -1,10 +1,8 @@
 //! A slab: 64 KiB divided into slots of one class.
 //!
 //! A slot begins with a header word: owner, stamp, length and tag of its object, or the next free
-//! slot. The stamp counts the objects stored in the slab, so a stale handle does not match the
-//! slot's next object. Free slots are linked through their headers. So a slab needs no table, and a
-//! slot is not touched before its first use. A checksum of header and content follows, because a
-//! flipped bit makes compressed data useless.
+//! slot. The stamp counts stored objects, so a stale handle does not match the slot's next object.
+//! A checksum of header and content follows, because a flipped bit makes compressed data useless.
 
 use super::class::CLASS;
 use super::handle::{
@@ -138,7 +136,6 @@ impl Slab {
         self.referenced = true;
     }
 
-    /// Stores an object. The slab must have a free slot of sufficient size.
     pub(super) fn put(&mut self, slab: u32, compressed: &[u8], owner: u64, tag: u8) -> Handle {
         debug_assert!(self.has_free_slot());
         let slot = if self.first_free == NO_SLOT {
@@ -161,7 +158,6 @@ impl Slab {
         Handle::new(slab, Object { slot, stamp: self.stamp, len: compressed.len(), tag })
     }
 
-    /// Returns the object if `handle` is current and the checksum is correct.
     pub(super) fn get(&self, handle: Handle) -> Option<&[u8]> {
         let slot = self.holds(handle)?;
         let offset = self.offset(slot);
@@ -170,7 +166,6 @@ impl Slab {
         (u32::from_ne_bytes(*sum) == checksum(self.header(slot), content)).then_some(content)
     }
 
-    /// Frees the object. Returns false, without effect, if `handle` is stale.
     pub(super) fn remove(&mut self, handle: Handle) -> bool {
         let Some(slot) = self.holds(handle) else {
             return false;
@@ -197,8 +192,7 @@ impl Slab {
         (len > 0).then_some(owner)
     }
 
-    /// Writes owners and handles of live objects to `out`, from where the last call ended, and
-    /// returns their number. After the last object `listed_to` is 0, so the next call starts over.
+    /// Lists live objects from where the last call ended. After the last one it starts over.
     pub(super) fn list_live(&mut self, slab: u32, out: &mut [(u64, Handle)]) -> usize {
         let mut count = 0;
         let mut slot = self.listed_to;
@@ -214,7 +208,6 @@ impl Slab {
         count
     }
 
-    /// Starts the next listing at this object; returns false if the handle is stale.
     pub(super) fn list_again_from(&mut self, handle: Handle) -> bool {
         let slot = self.holds(handle);
         self.listed_to = slot.unwrap_or(self.listed_to);
@@ -233,7 +226,6 @@ impl Slab {
         }
     }
 
-    /// Returns the slot of an object, if the handle is current.
     fn holds(&self, handle: Handle) -> Option<u16> {
         let Object { slot, stamp, len, tag } = handle.object();
         if self.class.is_none() || slot >= self.untouched_from || len == 0 {

@@ -15,8 +15,7 @@ const MAX_SLABS: usize = 1 << handle::SLAB_BITS;
 const MAX_PARTS: usize = handle::SLAB_BITS as usize;
 const MIN_PART: usize = 16;
 
-/// A slab and its lock. Aligned, because slabs that come into use together are neighbours and their
-/// locks must not share a cache line.
+/// Aligned: slabs that come into use together are neighbours; their locks must not share a line.
 #[repr(align(64))]
 pub(super) struct LockedSlab(Mutex<Slab>);
 
@@ -44,7 +43,6 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// Creates a table of `count` slabs, or as many as a handle can number.
     pub(super) fn new(count: usize) -> io::Result<Slabs> {
         let first = make(count.min(MAX_SLABS))?;
         Ok(Slabs {
@@ -63,8 +61,7 @@ impl Slabs {
         self.unit * ((1 << part) - 1)
     }
 
-    /// Adds parts until there are `count` slabs, or as many as a handle can number. Must be called
-    /// by one thread at a time.
+    /// Adds parts until there are `count` slabs. Must be called by one thread at a time.
     pub(super) fn grow(&self, count: usize) -> io::Result<()> {
         while self.len() < count.min(MAX_SLABS) {
             let part = self.made.load(Relaxed);
@@ -95,7 +92,6 @@ impl Index<usize> for Slabs {
     }
 }
 
-/// Reserves address space for `count` slabs, and creates their locks.
 fn make(count: usize) -> io::Result<Box<[LockedSlab]>> {
     let memory: &'static mut [u8] =
         if count == 0 { &mut [] } else { reserve_bytes(count * SLAB_BYTES)? };

@@ -7,7 +7,6 @@ use super::*;
 use softswap_sys::memory::reserve_bytes;
 use std::sync::atomic::AtomicBool;
 
-/// A small generator, so that long runs are reproducible.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -45,8 +44,6 @@ pub(super) fn candidates(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
     out
 }
 
-/// Creates a pool for three processors that gives a class one more lane for every `slabs_per_lane`
-/// slabs.
 pub(super) fn pool_of(slabs: usize, slabs_per_lane: usize) -> Pool {
     Pool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
 }
@@ -336,8 +333,7 @@ fn work_on(pool: &Pool, thread: u64) {
     }
 }
 
-/// Returns a length as LZ4 produces for pages of programs: some nearly empty, most around half a
-/// page, some barely compressible.
+/// Returns a length as LZ4 produces for pages of programs.
 fn realistic_length(random: &mut Random) -> usize {
     let spread = |random: &mut Random, from: usize, to: usize| {
         from + (random.below(to - from) + random.below(to - from)) / 2
@@ -350,8 +346,7 @@ fn realistic_length(random: &mut Random) -> usize {
     }
 }
 
-/// Returns the share of the slabs that is not content, after `pages` stores and `churned` steps of
-/// one free and one store, with compaction as often as in reclaim. Three processors take turns.
+/// Returns the share of the slabs that is not content. Three processors take turns.
 fn waste(pages: usize, churned: usize) -> f64 {
     let mut model = Model::of(pool_of(4096, SLABS_PER_LANE));
     let mut random = Random(7);
@@ -398,7 +393,6 @@ fn deferred_write_backs_come_first() {
         }
         assert_eq!(pool.oldest(&mut out), 1);
         pool.free(expected.1);
-        // The object no longer exists, so this has no effect.
         pool.return_oldest(expected.1);
     }
 }

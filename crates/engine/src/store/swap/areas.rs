@@ -26,22 +26,15 @@ const SLOT_BITS: u32 = MAX_SLOTS.trailing_zeros();
 pub use super::cluster::MAX_AREAS;
 const _: () = assert!(MAX_AREAS == 1 << (40 - SLOT_BITS));
 
-/// Layout of an area's storage.
 pub enum Layout {
-    /// A file that grows and shrinks, up to an optional limit.
     Growing {
-        /// Largest size, in bytes.
         limit_bytes: Option<u64>,
         /// Space that stays free on the file system, in bytes.
         reserve_bytes: u64,
-        /// Growth step, in bytes.
         chunk_bytes: u64,
-        /// The area may be created without free space.
         may_start_full: bool,
     },
-    /// Preallocated pages.
     Fixed(FixedPages),
-    /// Preallocated pages, shared by a tree of processes.
     Shared(SharedPages),
 }
 
@@ -50,11 +43,9 @@ pub enum Layout {
 pub struct SharedPages {
     pub pages: Arc<FixedPages>,
     pub table: ClusterTable,
-    /// The mark of this process's clusters and of its open file: see
-    /// [`softswap_shared::cluster_table`].
+    /// Mark of this process's clusters and of its file: see [`softswap_shared::cluster_table`].
     pub mark: u64,
-    /// The marked open file, or the device of a raw one. Without it no owner is ever considered
-    /// dead.
+    /// The marked open file, or the raw one's device. Without it no owner is considered dead.
     pub file: Option<Arc<SwapFile>>,
     /// The descriptor of the file that all processes of the tree inherit.
     pub inherited: i32,
@@ -62,7 +53,6 @@ pub struct SharedPages {
     pub raw: Option<(Arc<SwapFile>, Fingerprint)>,
 }
 
-/// The storage and settings of one area.
 pub struct Backing {
     pub device: Box<dyn Device>,
     pub layout: Layout,
@@ -73,7 +63,6 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Returns the storage of an area that is the whole of `device` and grows by 64 MiB at a time.
     pub fn growing(
         device: Box<dyn Device>,
         limit_bytes: Option<u64>,
@@ -97,7 +86,6 @@ impl Backing {
         self
     }
 
-    /// Creates the area. Fails if it has no free space, or no address space is left for the tables.
     fn into_area(
         self,
         cpus: usize,
@@ -131,7 +119,6 @@ struct EqualPriority {
 }
 
 impl EqualPriority {
-    /// Iterates over the members, each time from the next one.
     fn in_turn(&self) -> impl Iterator<Item = usize> + '_ {
         let count = self.members.len();
         let first = if count > 1 { self.next.fetch_add(1, Relaxed) % count } else { 0 };
@@ -145,8 +132,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Replaces all rings in a forked child, because the parent uses them too. They are not
-    /// dropped: their completions belong to the parent.
+    /// Replaces all rings in a forked child, without a drop: their completions are the parent's.
     pub(crate) fn abandon_rings(&mut self) {
         for lane in &mut self.list {
             std::mem::forget(std::mem::replace(lane, Lane::Plain));
@@ -172,8 +158,7 @@ pub(crate) struct Areas {
 }
 
 impl Areas {
-    /// Creates between one and [`MAX_AREAS`] areas, each with a wait policy from `polling`.
-    /// `sealer` seals the pages of every area.
+    /// Creates between one and [`MAX_AREAS`] areas, whose pages `sealer` seals.
     pub(crate) fn new(
         storage: Vec<Backing>,
         cpus: usize,
@@ -257,8 +242,7 @@ impl Areas {
         self.iter().map(|area| area.polling().knobs())
     }
 
-    /// Takes up to `want` adjacent slots from the best area that has any. Fails if no area has a
-    /// free slot; the error names the reason.
+    /// Takes up to `want` adjacent slots from the best area that has any.
     pub(crate) fn alloc_from_areas(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Failed areas come last: they may have recovered.
         self.alloc_among(cpu, want, false).or_else(|full| {
@@ -267,19 +251,16 @@ impl Areas {
         })
     }
 
-    /// Takes up to `want` slots from the best area that has any, in few runs, without searching
-    /// far.
+    /// Takes up to `want` slots, in few runs, without searching far.
     pub(crate) fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_from_areas(cpu, want))
     }
 
-    /// Takes slots as [`Areas::alloc_batch`] does, but skips areas that failed or refused a write
-    /// recently. Fails if none of the other areas has a free slot.
+    /// As [`Areas::alloc_batch`], but skips areas that failed or refused a write recently.
     pub(crate) fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_among(cpu, want, false))
     }
 
-    /// Takes a first run, then further runs of its area, up to `want` slots.
     fn complete(
         &self,
         cpu: usize,
@@ -297,7 +278,6 @@ impl Areas {
         Ok(batch)
     }
 
-    /// Takes up to `want` adjacent slots from an area whose [`Area::is_last`] equals `last`.
     fn alloc_among(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
         let mut refused = None;
         let mut alloc = |index: usize| {
@@ -307,7 +287,6 @@ impl Areas {
             Some(Run { first: global(index, run.first), ..run })
         };
         let run = if self.has_inherited() {
-            // The areas of a forked child are tried in order.
             (self.first_own()..self.count()).find_map(&mut alloc)
         } else {
             self.order.iter().find_map(|same_priority| same_priority.in_turn().find_map(&mut alloc))
@@ -319,7 +298,6 @@ impl Areas {
         })
     }
 
-    /// Frees slots. Their content may be overwritten immediately, unless the areas are frozen.
     pub(crate) fn free(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free(first, len);
@@ -370,7 +348,6 @@ impl Areas {
         area.read_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf, waits)
     }
 
-    /// Returns the number of runs of slots that one call reads from the area of `slot`.
     pub(crate) fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
         lanes.list.get(index_of(slot)).unwrap_or(&lanes.plain).reads_at_once()
     }
@@ -427,14 +404,12 @@ impl Areas {
         &self.entry(index).area
     }
 
-    /// Returns the entry of an area. It exists: slots are allocated only after their area was
-    /// added.
+    /// The entry exists: slots are allocated only after their area was added.
     fn entry(&self, index: usize) -> &Entry {
         self.list[index].get().expect("a slot of an area that was never added")
     }
 }
 
-/// Returns the number of rings of a lane: two more if the device supports polling for completions.
 fn rings_of(area: &Area) -> usize {
     let properties = area.properties();
     match (properties.io_uring, properties.device_polling) {

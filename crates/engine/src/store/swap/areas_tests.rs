@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
-/// Creates areas with these sizes in MiB and priorities, each on a separate disk.
 fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
     let disks: Vec<_> = of.iter().map(|_| SimDevice::new(64 * MIB, 1)).collect();
     let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Backing {
@@ -26,7 +25,6 @@ fn write_run(areas: &Areas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result
     areas.write_each(lanes, SlotBatch::of(run).as_slice(), pages)
 }
 
-/// Allocates batches of 32 until the areas are full; returns the area of each.
 fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
     let mut order = Vec::new();
     loop {
@@ -284,7 +282,6 @@ fn fragmented_batch_uses_one_area() {
     assert_eq!(found, gaps);
 }
 
-/// Adds an area of `mib` MiB, as a forked child does.
 fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
     let device = Box::new(SimDevice::new(64 * MIB, 1));
     let backing = Backing::growing(device, Some(mib * MIB), 0);
@@ -307,7 +304,6 @@ fn child_allocates_only_from_own_areas_with_own_key() {
         assert!(!areas.are_in_one_area(own.first, before.first));
         assert!(areas.sealer(own.first).encrypts() && !areas.sealer(before.first).encrypts());
         assert_eq!(areas.own_used_slots(), 4);
-        // A child of this process inherits all of them.
         areas.inherit();
         assert_eq!((areas.first_own(), areas.own_used_slots()), (1 + round, 0));
     }

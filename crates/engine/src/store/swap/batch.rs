@@ -3,7 +3,6 @@
 use super::Run;
 use crate::store::io::MAX_PIECES;
 
-/// Slots of one area, allocated for pages that are written together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotBatch {
     slots: [u64; SlotBatch::MAX],
@@ -33,7 +32,6 @@ impl SlotBatch {
     }
 }
 
-/// Iterates over the runs of adjacent slots, in their order.
 pub(crate) fn runs(slots: &[u64]) -> impl Iterator<Item = Run> + '_ {
     let follows = |one: &u64, next: &u64| one + 1 == *next;
     slots.chunk_by(follows).map(|run| Run { first: run[0], len: run.len() })

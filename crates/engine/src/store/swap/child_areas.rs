@@ -22,7 +22,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Source from which a forked child opens an area.
 pub(crate) enum ChildArea {
     Growing(Growing),
     Shared { pages: SharedPages, poll: Mode },
@@ -36,10 +35,9 @@ pub(crate) struct Growing {
 }
 
 pub(crate) enum Medium {
-    /// A file in this directory. With the descriptor of a request queue, a cluster stores a second
-    /// copy.
+    /// With the descriptor of a request queue, a cluster stores a second copy.
     Directory(PathBuf, Option<i32>),
-    /// Memory of other machines: the descriptor of the request queue to `softswap-remote`.
+    /// The descriptor of the request queue to `softswap-remote`.
     Remote(i32),
 }
 
@@ -52,8 +50,7 @@ pub(crate) struct ChildAreas {
     pub(crate) overshoot_ns: u64,
     pub(crate) encrypt: bool,
     pub(crate) managed: Range<usize>,
-    /// False if the program has installed a system-call filter, which would apply to opening an
-    /// area.
+    /// False if the program has a system-call filter, which would apply to opening an area.
     pub(crate) may_open: AtomicBool,
     pub(crate) state: Mutex<State>,
 }
@@ -82,7 +79,6 @@ impl ChildAreas {
         self.may_open.store(false, Relaxed);
     }
 
-    /// Returns the reason for the last failure to open an area, if any.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.lock().refusal.clone()
     }

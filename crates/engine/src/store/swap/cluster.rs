@@ -34,7 +34,6 @@ pub(crate) fn find_run(used: &Bits, want: usize) -> Option<Range<usize>> {
     (!best.is_empty()).then_some(best)
 }
 
-/// Returns the first slot at or after `from` that is used, or that is free.
 fn next(used: &Bits, from: usize, in_use: bool) -> Option<usize> {
     let flip = if in_use { 0 } else { u64::MAX };
     let mut keep = u64::MAX << (from % 64);

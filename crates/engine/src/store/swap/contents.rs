@@ -7,13 +7,11 @@ use std::ops::Range;
 pub const HEAD_BYTES: usize = 0x1_1000;
 const _: () = assert!(HEAD_BYTES.is_multiple_of(PAGE_SIZE));
 
-/// Kind of content that a magic number identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Data,
     Swap,
-    /// A boot sector or an old partition table. A swap area does not use its first 1024 bytes, so
-    /// both can coexist.
+    /// Can coexist with a swap area, which does not use its first 1024 bytes.
     BootSector,
 }
 
@@ -79,8 +77,7 @@ static MAGICS: &[Magic] = &[
     Magic { name: "a partition table", offset: 0x1fe, bytes: b"\x55\xaa", kind: Kind::BootSector },
 ];
 
-/// Iterates over the magic numbers in the first bytes of a file or device, the most specific first.
-/// `head` should have [`HEAD_BYTES`].
+/// Iterates over magic numbers, the most specific first. `head` should have [`HEAD_BYTES`].
 pub fn recognise(head: &[u8]) -> impl Iterator<Item = &'static Magic> {
     /// Numbers, identifier and label in the header of a swap area, which may have any content.
     const HEADER_FIELDS: Range<usize> = 0x404..0x42c;

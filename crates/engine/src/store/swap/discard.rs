@@ -6,14 +6,12 @@ use std::str::FromStr;
 /// Discard policy, as in `swapon --discard`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discard {
-    /// No storage is discarded.
     #[default]
     None,
     /// The whole area is discarded before its first use.
     Once,
     /// Clusters that have become free are discarded.
     Pages,
-    /// The whole area is discarded before its first use, and clusters when they become free.
     Both,
 }
 
@@ -41,7 +39,6 @@ impl fmt::Display for Discard {
     }
 }
 
-/// Error for an unknown word.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a value of discard; give once, pages, both or none")]
 pub struct BadDiscard(String);

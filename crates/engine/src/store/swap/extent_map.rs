@@ -1,13 +1,9 @@
 //! Extents: map a slot of the area to a block of the device.
 //!
-//! An area is one run of pages, `0..pages`, divided into extents that are contiguous on the device.
 //! Extents are appended in ascending order without gaps. An extent ends where the next one begins,
-//! so its length is not stored: an entry is two words, and extending the last extent is one store
-//! to the page count.
+//! so an entry is two words, and extending the last extent is one store to the page count.
 //!
-//! A look-up gets a few candidate entries from `hints`. Hints take at most 4 bytes an extent, and
-//! keep the search short for any lengths of extents. They are checked against the entries, so they
-//! may be stale.
+//! A look-up gets a few candidate entries from `hints`, which may be stale and are checked.
 //!
 //! Look-ups take no lock, even while the area grows. A writer completes an entry, then publishes
 //! the entry count that covers it, then the page count that makes it reachable; a reader loads them
@@ -28,7 +24,6 @@ const MAX_EXTENTS: usize = 1 << 23;
 /// Words of an entry: its first page and its first block.
 const ENTRY_WORDS: usize = 2;
 
-/// Block of a page, and the rest of its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// The device block, in pages.
@@ -37,7 +32,6 @@ pub struct Mapping {
     pub(crate) pages_left: u64,
 }
 
-/// A part of a range of pages that is contiguous on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) page: u64,
@@ -68,14 +62,12 @@ pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.
     pages: AtomicU64,
     count: AtomicU64,
-    /// First page and first block of each extent, adjacent: a look-up that misses the caches loads
-    /// one line of this table, not two.
+    /// First page and first block of each extent, adjacent: a look-up loads one cache line.
     entries: &'static [AtomicU64],
     hints: Hints,
     change: Mutex<()>,
 }
 
-/// An entry, and the first page of the next one.
 #[derive(Clone, Copy)]
 struct Extent {
     index: usize,
@@ -95,8 +87,7 @@ impl Extent {
 }
 
 impl ExtentMap {
-    /// Creates an empty map for up to `limit` extents. Fails if the address space for it cannot be
-    /// reserved.
+    /// Fails if the address space for `limit` extents cannot be reserved.
     pub fn new(limit: usize) -> io::Result<Self> {
         let limit = limit.min(MAX_EXTENTS);
         Ok(Self {
@@ -114,9 +105,8 @@ impl ExtentMap {
         self.count.load(Ordering::Acquire) as usize
     }
 
-    /// Appends `nr_pages` at `start_block`. They extend the last extent if they are contiguous with
-    /// it on the device. Fails if the extent leaves a gap, has an impossible length, or the table
-    /// is full. The map is then unchanged.
+    /// Extends the last extent if the pages are contiguous with it on the device. Fails, without a
+    /// change, if they leave a gap, the length is impossible, or the table is full.
     pub fn append(
         &self,
         start_page: u64,
@@ -151,10 +141,7 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// Unmaps all pages from `page` to the end.
-    ///
-    /// The caller ensures that no thread looks up a removed page during the call; look-ups of other
-    /// pages continue.
+    /// Unmaps all pages from `page` on. No thread may look up one of them during the call.
     pub(crate) fn remove_tail(&self, page: u64) {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if page >= self.pages.load(Ordering::Relaxed) {
@@ -169,17 +156,13 @@ impl ExtentMap {
         self.hints.shrink(page, kept, |index| self.start(index));
     }
 
-    /// Returns the block of `page`. Fails if it is in no extent.
     #[inline]
     pub fn lookup(&self, page: u64) -> Result<Mapping, Unmapped> {
         let extent = self.find(page)?;
         Ok(Mapping { block: extent.block_of(page), pages_left: extent.end - page })
     }
 
-    /// Iterates over the contiguous pieces of `nr_pages` pages from `first_page`, in order.
-    ///
-    /// Only the first piece needs a search. A page outside all extents ends the iteration with an
-    /// error.
+    /// Iterates over the contiguous pieces. A page outside all extents ends it with an error.
     pub(crate) fn pieces(&self, first_page: u64, nr_pages: u64) -> Pieces<'_> {
         let end = first_page.saturating_add(nr_pages);
         Pieces { map: self, page: first_page, end, after: None }
@@ -210,11 +193,8 @@ impl ExtentMap {
         found.filter(|extent| extent.holds(page)).ok_or(Unmapped { page, pages: self.pages() })
     }
 
-    /// Returns the last of the `candidates` entries from `first` on that starts at or before
-    /// `page`, or `first` if none does.
-    ///
-    /// The branch would be unpredictable, and a misprediction costs more than the rest of the
-    /// search, so the choice is a conditional move.
+    /// Returns the last of the candidates that starts at or before `page`, or `first` if none does.
+    /// A branch would be unpredictable, so the choice is a conditional move.
     #[inline]
     fn search(&self, page: u64, first: usize, candidates: usize) -> usize {
         let (mut low, mut left) = (first, candidates);
@@ -236,20 +216,17 @@ impl ExtentMap {
     fn extent(&self, index: usize, pages: u64, count: usize) -> Extent {
         let start = self.start(index);
         let block = self.entries[ENTRY_WORDS * index + 1].load(Ordering::Relaxed);
-        // An extent appended after `pages` was read starts there or later; this reader must not see
-        // it.
+        // An extent appended after `pages` was read is invisible to this reader.
         let end = if index + 1 < count { self.start(index + 1).min(pages) } else { pages };
         Extent { index, start, end, block }
     }
 
-    /// Returns the DRAM of the used entries and hints, in bytes.
     pub fn metadata_bytes(&self) -> u64 {
         let (pages, count) = (self.pages(), self.count());
         count as u64 * 8 * ENTRY_WORDS as u64 + self.hints.bytes(pages)
     }
 }
 
-/// Iterator over the pieces of a range; see [`ExtentMap::pieces`].
 #[derive(Debug)]
 pub(crate) struct Pieces<'m> {
     map: &'m ExtentMap,
@@ -259,8 +236,7 @@ pub(crate) struct Pieces<'m> {
 }
 
 impl Pieces<'_> {
-    /// Returns the extent of the next page. This is the extent after the last one that was returned;
-    /// if the map has changed, it is searched for.
+    /// Returns the extent of the next page. Searches for it if the map has changed.
     fn successor(&self) -> Result<Extent, Unmapped> {
         let (page, pages) = (self.page, self.map.pages());
         let count = self.map.count();

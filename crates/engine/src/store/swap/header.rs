@@ -44,15 +44,13 @@ pub struct Header {
     pub last_page: u32,
     /// Pages that must not be used, ascending and distinct.
     pub bad_pages: Vec<u32>,
-    /// The area's UUID, in the order of its text form.
+    /// In the order of its text form.
     pub uuid: [u8; 16],
-    /// The area's label, padded with zeroes.
     pub label: [u8; LABEL_BYTES],
     /// True if written on a machine with the other byte order.
     pub is_byte_swapped: bool,
 }
 
-/// Reason why there is no usable header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     #[error("it has no swap header")]
@@ -84,10 +82,8 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// Parses the header in the first bytes of a file or device of `storage_pages` whole pages.
-    ///
     /// One page of `head` is enough; with 64 KiB, headers for other page sizes are recognised.
-    /// Fails if there is no header, or none that fits this storage.
+    /// Fails if there is no header that fits the storage.
     pub fn parse(head: &[u8], storage_pages: u64) -> Result<Self, HeaderError> {
         let Some(page) = head.first_chunk::<PAGE_SIZE>() else {
             return Err(HeaderError::NoSignature);
@@ -125,8 +121,7 @@ impl Header {
         Ok(Self { last_page, bad_pages, uuid, label, is_byte_swapped })
     }
 
-    /// Writes the header to an area's first page and keeps the first [`HEADER_OFFSET`] bytes.
-    /// Panics with more bad pages than [`MAX_BAD_PAGES`].
+    /// Keeps the first [`HEADER_OFFSET`] bytes. Panics with more bad pages than [`MAX_BAD_PAGES`].
     pub fn write_to(&self, page: &mut [u8; PAGE_SIZE]) {
         assert!(self.bad_pages.len() <= MAX_BAD_PAGES, "more bad pages than a header can list");
         page[HEADER_OFFSET..].fill(0);
@@ -145,25 +140,21 @@ impl Header {
         page[SIGNATURE_AT..].copy_from_slice(SIGNATURE);
     }
 
-    /// Returns the number of pages of the area, including its header's.
     pub fn pages(&self) -> u64 {
         u64::from(self.last_page) + 1
     }
 
-    /// Returns the number of pages that can store data.
     pub fn usable_pages(&self) -> u64 {
         u64::from(self.last_page) - self.bad_pages.len() as u64
     }
 
-    /// Returns the label as text. Returns `None` if it is empty.
     pub fn label_text(&self) -> Option<String> {
         let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         (end > 0).then(|| String::from_utf8_lossy(&self.label[..end]).into_owned())
     }
 }
 
-/// Returns a label in the header's format; `None` if it is too long, or contains a zero byte, which
-/// would end it.
+/// Returns `None` if the label is too long, or contains a zero byte, which would end it.
 pub fn label_field(text: &str) -> Option<[u8; LABEL_BYTES]> {
     if text.len() > LABEL_BYTES || text.bytes().any(|byte| byte == 0) {
         return None;

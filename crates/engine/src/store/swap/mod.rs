@@ -2,10 +2,7 @@
 //!
 //! A page is stored in a slot, the slot is part of an extent, and the extent is a run of device
 //! blocks. `extent_map` and `slot_allocator` are independent of each other and of devices; `area`
-//! combines them, and `areas` combines several areas. `named` opens a file or a device with a
-//! header. It recognises other content with `contents` and parses the first page with `header`.
-//! `raw` verifies where the file's blocks are on the device. A tree of processes shares an area
-//! through a [`softswap_shared::cluster_table`]. `open_areas` opens all configured areas.
+//! combines them.
 
 pub(crate) mod cluster;
 pub mod extent_map;

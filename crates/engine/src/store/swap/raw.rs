@@ -101,7 +101,6 @@ fn why_unfit(path: &Path, unfit: &Unfit) -> String {
     }
 }
 
-/// The blocks of a formatted swap file, and the device that has them.
 #[derive(Debug)]
 pub struct RawFile {
     path: PathBuf,
@@ -111,8 +110,7 @@ pub struct RawFile {
     pub map: Vec<BlockExtent>,
 }
 
-/// Claims a file, reads its block map, and checks file system, extents and device. Changes nothing.
-/// Fails if the file's blocks must not be written through the device, or cannot.
+/// Claims a file, reads its block map, and checks file system, extents and device.
 pub fn claim(path: &Path) -> Result<(Activated, RawFile), RawRefusal> {
     let storage = Storage::open_area(path, true)?;
     let path = || path.to_owned();
@@ -142,7 +140,6 @@ pub fn claim(path: &Path) -> Result<(Activated, RawFile), RawRefusal> {
     }
 }
 
-/// A page of the file and its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sample {
     page: u64,
@@ -154,10 +151,9 @@ impl RawFile {
         Fingerprint::of(&self.map)
     }
 
-    /// Verifies the place of each extent. Writes random content through the file to its first and
-    /// last page, and reads it through the device. Then does the same in the other direction. The
-    /// header's page is only read. `mark` is lifted while the file is written. Fails if one page
-    /// differs, or the map changes during the check.
+    /// Writes random content through the file to the first and last page of each extent, and reads
+    /// it through the device, then the other way round. The header's page is only read. `mark` is
+    /// lifted while the file is written.
     pub fn prove(&self, area: &Activated, mark: &RawMark) -> Result<(), RawRefusal> {
         let io = |cause| RawRefusal::Io { path: self.path.clone(), cause };
         let (file, device) = (&area.file, &self.device);
@@ -195,8 +191,7 @@ impl RawFile {
         self.check_unchanged(area)
     }
 
-    /// Fails if another program keeps the file open. One that opened it before it became immutable
-    /// could still move its blocks.
+    /// Fails if another program keeps the file open: it could still move its blocks.
     pub fn check_not_open(&self, area: &Activated) -> Result<(), RawRefusal> {
         // Attempts, 50 ms apart: a program may just look at the file.
         const ATTEMPTS: usize = 40;
@@ -214,14 +209,12 @@ impl RawFile {
         RawRefusal::Differs { path: self.path.clone(), page, through_device }
     }
 
-    /// Compares the header's page, which is only read.
     fn compare_header(&self, file: &SwapFile) -> io::Result<bool> {
         let mut page = Box::new(Page([0; PAGE_SIZE]));
         whole(file.read_at(&mut page.0, 0))?;
         is_at(&self.device, self.map.first().map_or(0, |extent| extent.block), &page)
     }
 
-    /// Reads the block map again. Fails if it has changed.
     pub fn check_unchanged(&self, area: &Activated) -> Result<(), RawRefusal> {
         let path = || self.path.clone();
         let now = block_map::read(area.file.as_fd(), area.header.pages());
@@ -232,7 +225,6 @@ impl RawFile {
     }
 }
 
-/// Converts a block map to the page layout of an area.
 pub(crate) fn pages_of(header: &Header, map: &[BlockExtent]) -> FixedPages {
     FixedPages {
         pages: header.pages(),
@@ -248,8 +240,7 @@ pub(crate) struct SharedDevice {
 }
 
 impl SharedDevice {
-    /// Opens the device below `file` and marks it as this process's in `table`. Fails if this
-    /// process may not open it, or no mark is free.
+    /// Opens the device below `file`, marked in `table`. Fails if it cannot, or no mark is free.
     pub(crate) fn open(file: &SwapFile, table: &ClusterTable) -> Result<SharedDevice, RawError> {
         let device = raw_device::open_below(file)?;
         // Put the mark on the device, because requests to the device must keep it alive.
@@ -258,7 +249,6 @@ impl SharedDevice {
         Ok(SharedDevice { device: Arc::new(device), mark })
     }
 
-    /// Returns the device for the engine, guarded by the map of `file`.
     pub(crate) fn guarded(
         &self,
         file: &Arc<SwapFile>,
@@ -271,8 +261,7 @@ impl SharedDevice {
     }
 }
 
-/// Returns the first and last page of each extent that may be written: neither the header nor a bad
-/// page.
+/// Returns the first and last page of each extent, without the header and bad pages.
 fn samples(map: &[BlockExtent], header: &Header) -> Vec<Sample> {
     let mut bad_pages = header.bad_pages.clone();
     bad_pages.sort_unstable();
@@ -315,8 +304,7 @@ impl Content {
     }
 }
 
-/// Calls `act` for each sample, with its content, on several threads. Returns a sample for which
-/// `act` returned false.
+/// Calls `act` for each sample, on several threads. Returns one for which it returned false.
 fn each(
     samples: &[Sample],
     content: Content,
@@ -343,7 +331,6 @@ fn each(
     results.into_iter().find(|result| !matches!(result, Ok(None))).unwrap_or(Ok(None))
 }
 
-/// Returns true if a file or device has this page at `number`.
 fn is_at(storage: &SwapFile, number: u64, expected: &Page) -> io::Result<bool> {
     let mut page = Page([0; PAGE_SIZE]);
     whole(storage.read_at(&mut page.0, number * PAGE_BYTES))?;

@@ -1,13 +1,11 @@
 //! Allocator of the area's slots.
 //!
-//! Reclaim allocates runs of slots, so that a batch needs few writes. Swap-ins and unmaps free
-//! single slots, from any thread.
+//! Reclaim allocates runs of slots. Swap-ins and unmaps free single slots, from any thread.
 //!
 //! The area is divided into clusters of 512 slots. Each processor allocates from its own current
-//! cluster, under a lock that is rarely contended. Only the holder of a current cluster sets bits
-//! in it, so free bits stay free. Any thread clears bits without a lock. All other clusters are on
-//! lists by fill level. Each processor has its own lists, a [free-list set](free_lists), whose lock
-//! is needed only to move a cluster between lists. The states of a cluster:
+//! cluster, under a lock that is rarely contended. Only the holder sets bits in it, so free bits
+//! stay free. Any thread clears bits without a lock. Other clusters are on lists by fill level, in
+//! the [free-list set](free_lists) of a processor. The states of a cluster:
 //!
 //! ```text
 //! ABSENT --grow, add--> FREE, MOSTLY_FREE, MOSTLY_USED or WAITING: on the list of its fill level
@@ -17,13 +15,8 @@
 //!                                      +--release--> FULL: on no list
 //! ```
 //!
-//! If discarding is enabled, an emptied cluster first waits for its discard. The discarding thread
-//! holds it during the discard, so no thread allocates from it. If nothing else is free, a waiting
-//! cluster is used without a discard.
-//!
-//! [`percpu_clusters`] moves clusters between lists and processors. [`frozen`] delays the reuse of
-//! freed slots. [`service`] takes slots and clusters out of service. [`sparse`] adds and removes
-//! single clusters of an area that several processes share.
+//! An emptied cluster first waits for its discard, during which no thread allocates from it. If
+//! nothing else is free, a waiting cluster is used without a discard.
 //!
 //! Lock order: growing and shrinking, then up to two free-list sets in the order of their indexes.
 
@@ -56,8 +49,7 @@ const STRIPES: usize = 16;
 /// A processor replaces its current cluster if the longest free run is shorter.
 const SHORT_SLOTS: usize = 8;
 
-/// Error of a free: some slots were not in use, which is a bug of the caller. The slots in use have
-/// been freed.
+/// Some freed slots were not in use: a bug of the caller. The others have been freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "slots {first}..{} were freed, but not all of them were in use: a bug in softswap; please \
@@ -69,13 +61,10 @@ pub struct NotInUse {
     pub(crate) len: usize,
 }
 
-/// Tables are reserved for `capacity` clusters; their pages are populated by use. The order within
-/// a table is that of the slots, or of the clusters.
+/// Tables are reserved for `capacity` clusters; their pages are populated by use.
 #[derive(Debug, Default)]
 pub struct SlotAllocator {
-    /// Number of clusters of the area.
     clusters: AtomicU32,
-    /// Maximum number of clusters.
     capacity: u32,
     /// Held while the area grows or shrinks.
     resizing: Mutex<()>,
@@ -88,7 +77,6 @@ pub struct SlotAllocator {
     positions: Positions,
     /// Clusters whose storage is empty since its discard.
     clean: ClusterBits,
-    /// True if emptied clusters wait for a discard.
     discards: AtomicBool,
     touched: Touched,
     retired: Retired,
@@ -99,8 +87,7 @@ pub struct SlotAllocator {
 }
 
 impl SlotAllocator {
-    /// Creates an allocator without slots, for up to `capacity_clusters`. Fails if the address
-    /// space for its tables cannot be reserved.
+    /// Fails if the address space for the tables cannot be reserved.
     pub fn new(capacity_clusters: u32, cpus: usize) -> io::Result<Self> {
         let clusters = capacity_clusters as usize;
         let words = clusters * WORDS;
@@ -119,9 +106,7 @@ impl SlotAllocator {
         })
     }
 
-    /// Adds clusters at the end of the area. Returns the number that fitted into the tables.
-    ///
-    /// Slot 0 is never allocated: zero means "no slot".
+    /// Returns the number that fitted into the tables. Slot 0 is never allocated: it is "no slot".
     pub fn grow(&self, clusters: u32) -> u32 {
         let _alone = lock(&self.resizing);
         let old = self.clusters.load(Relaxed);
@@ -140,8 +125,7 @@ impl SlotAllocator {
         new - old
     }
 
-    /// Takes up to `want` adjacent slots, in one run and without searching far. Returns the first
-    /// slot and their number.
+    /// Takes adjacent slots without searching far. Returns the first one and their number.
     #[must_use]
     pub fn alloc_slots(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
@@ -150,10 +134,9 @@ impl SlotAllocator {
         if let Some(run) = self.alloc_current(own, want, want) {
             return Some(run);
         }
-        // 2. A shorter run of the current cluster, if nothing else is better. A free cluster is
-        // better than any: the gaps grow while the free cluster is used. One of the processor's own
-        // partly used clusters is better than a run below `SHORT_SLOTS`. Another processor's
-        // cluster is never better.
+        // 2. A shorter run of it, if nothing else is better. A free cluster is better: the gaps
+        // grow meanwhile. So is a partly used cluster of the own set, for runs below
+        // `SHORT_SLOTS`.
         let least = match self.has_free_cluster(own) {
             true => want,
             false if self.has_gaps(own) => want.min(SHORT_SLOTS),
@@ -169,9 +152,8 @@ impl SlotAllocator {
         self.alloc_next(own, want).or_else(|| self.alloc_any(own, want))
     }
 
-    /// Takes a run from any cluster, including other processors' current ones. Returns `None` only
-    /// if nothing was free at one moment. The search repeats if clusters moved or slots were
-    /// allocated during the search, since it may have missed a run.
+    /// Takes a run from any cluster. Returns `None` only if nothing was free at one moment: repeats
+    /// the search if clusters moved or slots were allocated meanwhile.
     fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         loop {
             let before = self.changes();
@@ -184,7 +166,6 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a run of `least` to `want` slots of a free-list set's current cluster.
     fn alloc_current(&self, set: usize, want: usize, least: usize) -> Option<(u64, usize)> {
         self.carve(&mut self.sets[set].lock(), want, least)
     }
@@ -206,20 +187,18 @@ impl SlotAllocator {
         Some((u64::from(cluster) * CLUSTER_SLOTS as u64 + run.start as u64, run.len()))
     }
 
-    /// Frees a run. Slots that were in use at a freeze stay used until the thaw. Fails if some
-    /// slots are not in use; the others are freed.
+    /// Frees a run. Fails if some slots are not in use; the others are freed.
     pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release_or_keep(word, mask))
     }
 
-    /// Frees slots that were allocated but never used, even during a freeze: no page refers to
-    /// them. Fails if some slots are not in use; the others are freed.
+    /// Frees slots that were never used, even during a freeze: no page refers to them.
     pub(crate) fn free_unused(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release(word, mask))
     }
 
-    /// Calls `act` for each word of bits of a run, with the run's bits except retired ones, which
-    /// stay set and have no owner. `act` returns the number of bits that were in use.
+    /// Calls `act` for each word of a run, without retired bits, which stay set and have no owner.
+    /// `act` returns the number of bits that were in use.
     fn owned(
         &self,
         first: u64,
@@ -259,13 +238,11 @@ impl SlotAllocator {
         freed
     }
 
-    /// Divides the part of a run inside the area by cluster.
     fn by_cluster(&self, first: u64, len: usize) -> impl Iterator<Item = (u32, Range<usize>)> {
         by_cluster(first, first.saturating_add(len as u64).min(self.total_slots()))
     }
 
-    /// Returns the bits of a cluster, which share one cache line: counting them is cheaper than a
-    /// counter that shares a line with other clusters.
+    /// They share one cache line: counting them is cheaper than a counter on a shared line.
     fn bits_of(&self, cluster: u32) -> &[AtomicU64] {
         &self.bits[cluster as usize * WORDS..][..WORDS]
     }
@@ -274,9 +251,8 @@ impl SlotAllocator {
         self.bits_of(cluster).iter().all(|word| word.load(SeqCst) == 0)
     }
 
-    /// Returns the state for a cluster that no processor holds. Until a processor takes the
-    /// cluster, its bits are only cleared: the thread that clears the last one sees that the others
-    /// are clear.
+    /// Returns the state for a cluster that no processor holds. Its bits are then only cleared: the
+    /// thread that clears the last one sees that the others are clear.
     fn state_for(&self, cluster: u32) -> u32 {
         const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
         const ALL: u32 = CLUSTER_SLOTS as u32;
@@ -290,8 +266,7 @@ impl SlotAllocator {
         }
     }
 
-    /// Returns this processor's counter. Another processor may subtract what this one added, so
-    /// each counter may wrap; their sum does not.
+    /// Another processor may subtract what this one added: counters may wrap, their sum does not.
     fn stripe(&self) -> &AtomicU64 {
         &self.in_use[current_cpu() % STRIPES]
     }
@@ -316,7 +291,6 @@ impl SlotAllocator {
         self.capacity - self.clusters.load(Acquire)
     }
 
-    /// Returns the number of clusters ever allocated from; their bookkeeping is in DRAM.
     pub(crate) fn touched_clusters(&self) -> u32 {
         self.touched.clusters()
     }

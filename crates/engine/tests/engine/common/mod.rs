@@ -58,8 +58,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Disables admission control, so that all pages are offered to the pool, and a full pool
-    /// writes its oldest pages back.
+    /// Disables admission control, so that a full pool writes its oldest pages back.
     pub(crate) fn all_offered(self) -> Setup {
         Setup { without: self.without.and(Mechanism::Admission), ..self }
     }
@@ -148,7 +147,6 @@ impl World {
         drop(quiesced);
     }
 
-    /// Maps pages, evicts them and reads them again, so that all are resident and clean.
     pub(crate) fn map_clean(&self, contents: &[Content]) -> Memory {
         let memory = self.map_with(contents);
         self.assert_survives(memory, contents);
@@ -172,7 +170,6 @@ impl World {
         panic!("{} of {} pages were not evicted", self.resident(memory), memory.pages());
     }
 
-    /// Evicts `memory`, and lets the pool write back the pages above its limit.
     pub(crate) fn evict_and_write_back(&self, memory: Memory) {
         self.evict(memory);
         for _ in 0..100 {
@@ -191,11 +188,9 @@ impl World {
     }
 }
 
-/// Content of a page. The kinds are stored differently at eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     Zero,
-    /// Same-filled with a word.
     Repeated(u64),
     Text(u64),
     /// Compressible to less than a quarter.
@@ -205,8 +200,7 @@ pub(crate) enum Content {
     Random(u64),
 }
 
-/// A word that does not fit into a page table entry. A page filled with it is stored like other
-/// pages.
+/// A word that no page entry can encode, so a page of it is stored like others.
 pub(crate) const UNENCODABLE: u64 = 0x0123_4567_89ab_cdef;
 
 impl Content {
@@ -301,8 +295,7 @@ pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
     until_in_rounds(world, |_| holds());
 }
 
-/// Runs background reclaim until `holds` returns true and four rounds have moved no page of a
-/// failed area. Each round moves some pages while there are any.
+/// Reclaims until `holds` returns true and four rounds have moved no page of a failed area.
 #[track_caller]
 pub(crate) fn until_all_have_moved(world: &World, mut holds: impl FnMut() -> bool) {
     let (mut last, mut since) = (0, 0);
@@ -361,8 +354,7 @@ impl<F: FnMut()> Drop for Finally<F> {
 /// Size in bytes of the part of each page that one thread writes.
 pub(crate) const LINE: usize = 64;
 
-/// Runs `work` in eight threads, with their numbers, and background reclaim. Calls `meanwhile`
-/// every millisecond until all have finished.
+/// Runs `work` in eight threads, and background reclaim. Calls `meanwhile` every millisecond.
 pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhile: impl FnMut()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -379,8 +371,7 @@ pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhi
     });
 }
 
-/// Runs four threads that each read `steps` random pages, and reclaim every 100 steps. Calls `also`
-/// with the thread's number and the step.
+/// Runs four threads that read random pages, and reclaim every 100 steps.
 pub(crate) fn read_in_threads(
     world: &World,
     (memory, contents): (Memory, &[Content]),
@@ -405,9 +396,8 @@ pub(crate) fn read_in_threads(
     });
 }
 
-/// Reads the thread's part of random pages. Writes it in one of `one_in` steps. The first thread
-/// also reclaims in one of `one_in` steps. Each part must have the thread's last value, or else the
-/// original content.
+/// Reads the thread's part of random pages, and writes it in one of `one_in` steps. Each part must
+/// have the thread's last value, or else the original content.
 pub(crate) fn read_and_write(
     world: &World,
     (memory, contents): (Memory, &[Content]),
@@ -452,7 +442,6 @@ pub(crate) fn with_prefetch(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         prefetch(scope, world, &done);
-        // End the threads also after a panic. Otherwise the scope would wait for them forever.
         let result = catch_unwind(AssertUnwindSafe(body));
         done.store(true, Ordering::Relaxed);
         if let Err(panic) = result {

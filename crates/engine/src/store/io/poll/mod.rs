@@ -1,10 +1,9 @@
 //! Waiting for a page that is being read: by interrupt, by polling, or by sleeping and then
 //! polling.
 //!
-//! The faulting thread has nothing else to do. If it sleeps, the wait costs two context switches
-//! and the wake-up of an idle processor. If it polls, it gets the page sooner but occupies its
-//! processor. Only reads of a few pages that a fault needs are polled. Clusters and readahead
-//! windows are larger, so their readers sleep.
+//! A sleep costs two context switches and the wake-up of an idle processor. Polling gets the page
+//! sooner but occupies the processor. Only reads of a few pages that a fault needs are polled:
+//! clusters and readahead windows are larger.
 //!
 //! [`mode`] is the user's choice, [`samples`] the measured I/O times, [`pressure`] the demand for
 //! processors, [`plan`] the decision. [`Polling::wait`] carries it out.
@@ -27,17 +26,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// One of 16 waits is measured for its CPU time and surveys the runnable threads.
 const SAMPLED: u32 = 16;
 
-/// A submitted request, and a clock.
 pub(crate) trait Pending {
-    /// Polls once. Returns true if the request has completed.
     fn is_done(&mut self) -> bool;
-    /// Sleeps for `ns`, or less if a completion can end the sleep. Returns true if the request has
-    /// completed.
+    /// Sleeps for `ns`, or until the completion if possible. Returns true if it has completed.
     fn sleep(&mut self, ns: u64) -> bool;
     fn now_ns(&self) -> u64;
 }
 
-/// Wait policy and measurements of an area's I/O.
 #[derive(Debug)]
 pub struct Polling {
     knobs: Knobs,
@@ -50,8 +45,7 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Creates a policy without measurements. Timers are assumed to overshoot by `overshoot_ns`.
-    /// Areas share the pressure, because processors are contended for all of them.
+    /// Areas share `pressure`, because processors are contended for all of them.
     pub fn new(
         mode: Mode,
         cpus: usize,
@@ -70,7 +64,6 @@ impl Polling {
         }
     }
 
-    /// Returns a policy for tests: two processors, and no other load.
     #[cfg(test)]
     pub(crate) fn for_tests(mode: Mode) -> Polling {
         Polling::new(mode, 2, Pressure::new(2, None).into(), 0, Stats::for_tests())
@@ -84,8 +77,7 @@ impl Polling {
         self.overshoot_ns.load(Relaxed)
     }
 
-    /// Runs a read of `bytes`, one page or a few, that a thread waits for. Records the wait and its
-    /// duration, and measures the CPU time of one wait in 16. A failed read is not recorded.
+    /// Runs a read that a thread waits for, and records its duration unless it fails.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
         let _waiting = self.pressure.enter(start);
@@ -103,7 +95,6 @@ impl Polling {
         Ok(())
     }
 
-    /// Records a transfer that began at `start_ns` and has just completed.
     pub(crate) fn note(&self, is_write: bool, bytes: usize, start_ns: u64) {
         let now = now_ns();
         self.record(current_cpu(), is_write, bytes, now - start_ns, now);
@@ -115,8 +106,7 @@ impl Polling {
         self.stats.record_io(bucket, ns);
     }
 
-    /// Decides how to wait for a read of `bytes` that is about to be submitted. A plan of zeroes is
-    /// an ordinary wait.
+    /// Decides how to wait for a read. A plan of zeroes is an ordinary wait.
     pub(crate) fn decide(&self, bytes: usize, now_ns: u64) -> Plan {
         self.stats.add(Counter::IoConsidered, 1);
         let mode = self.knobs.mode();
@@ -141,8 +131,7 @@ impl Polling {
         }
     }
 
-    /// Carries out a plan after submission. The read may still be in flight on return; then the
-    /// caller waits for it.
+    /// Carries out a plan. If the read is still in flight on return, the caller waits for it.
     pub(crate) fn wait(&self, plan: Plan, pending: &mut impl Pending) {
         if plan.sleep_ns > 0 && self.sleep(pending, plan.sleep_ns) {
             return;
@@ -161,8 +150,7 @@ impl Polling {
         }
     }
 
-    /// Sleeps. Returns true if the request has completed by then, so the sleep was too long. In
-    /// that case the measured time is only an upper bound, and the next sleep is shorter.
+    /// Returns true if the request has completed: then the next sleep must be shorter.
     fn sleep(&self, pending: &mut impl Pending, ns: u64) -> bool {
         self.stats.add(Counter::IoSlept, 1);
         let start = pending.now_ns();
@@ -191,7 +179,6 @@ impl Polling {
         }
     }
 
-    /// Polls for the completion, until the planned time is over or the thread was preempted.
     fn poll_once(&self, pending: &mut impl Pending, plan: Plan) {
         self.stats.add(Counter::IoPolled, 1);
         let start = pending.now_ns();

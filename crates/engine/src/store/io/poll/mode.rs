@@ -4,13 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-/// Behaviour of a thread between the submission of a read of a few pages and its completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
-    /// Sleeps until the completion arrives.
     Interrupt = 0,
-    /// Polls until completion.
     Poll = 1,
     /// Sleeps for about half of the mean time, then polls.
     Hybrid = 2,
@@ -48,19 +45,17 @@ impl FromStr for Mode {
     }
 }
 
-/// Sleep of hybrid polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sleep {
-    /// Derived from the statistics.
     Adaptive,
-    /// Fixed, in ns; 0 disables it.
+    /// In ns; 0 disables it.
     Fixed(u32),
 }
 
 /// Longest fixed sleep, in ns; polling after a longer one gains nothing.
 pub(crate) const MAX_SLEEP_NS: u32 = 100_000_000;
 
-/// Settings that can be changed while the program runs. They apply from the next I/O on.
+/// Changes apply from the next I/O on.
 #[derive(Debug)]
 pub struct Knobs {
     mode: AtomicU8,
@@ -89,7 +84,6 @@ impl Knobs {
         }
     }
 
-    /// Changes the sleep of hybrid polling; at most [`MAX_SLEEP_NS`].
     pub(crate) fn set_sleep(&self, sleep: Sleep) {
         self.sleep_ns.store(
             match sleep {

@@ -11,13 +11,11 @@ use super::samples::Times;
 pub(crate) const HALF: u32 = 128;
 /// Smallest share after oversleeping, in 1/256.
 pub(crate) const MIN_SHARE: u32 = 16;
-/// Maximum polling time, in ns.
 const MAX_SPIN_NS: u64 = 2_000_000;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     pub(crate) times: Option<Times>,
-    /// Overshoot of this machine's timers, in ns.
     pub(crate) overshoot_ns: u64,
     /// Share of the mean to sleep, in 1/256. Oversleeping lowers it.
     pub(crate) sleep_share: u32,
@@ -38,8 +36,6 @@ impl Plan {
 }
 
 pub(crate) fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
-    // Polling time: 200 µs without measurements, else four times the mean completion time, but at
-    // least 50 µs.
     let spin_ns =
         view.times.map_or(200_000, |times| (4 * times.mean_ns).clamp(50_000, MAX_SPIN_NS));
     match mode {
@@ -61,14 +57,12 @@ pub(crate) fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
     }
 }
 
-/// Returns the share of the mean that is safe to sleep, less the timer's overshoot.
 fn adaptive_sleep_ns(view: &View) -> u64 {
     let Some(times) = view.times else { return 0 };
     let gain = times.mean_ns * u64::from(view.sleep_share) / 256;
     gain.saturating_sub(view.overshoot_ns)
 }
 
-/// Returns the share for the next sleep: smaller after oversleeping, otherwise slowly back to half.
 pub(crate) fn next_share(share: u32, overslept: bool) -> u32 {
     if overslept { (share - share / 8).max(MIN_SHARE) } else { (share + 1).min(HALF) }
 }

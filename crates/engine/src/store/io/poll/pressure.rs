@@ -3,10 +3,8 @@
 //! There are three signs:
 //!
 //! 1. Several threads wait for pages at the same time.
-//! 2. More threads of all programs are runnable than there are processors. Then some thread always
-//!    waits for a processor: soon the polling one, or reclaim.
-//! 3. Threads are preempted while they poll, under a CPU quota or on a busy processor. If that
-//!    loses more than polling gains over sleeping, polling does not pay.
+//! 2. More threads of all programs are runnable than there are processors.
+//! 3. Preemptions during polls lose more time than polling gains over sleeping.
 
 use softswap_sys::load::Load;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -19,20 +17,16 @@ const INTERVAL_NS: u64 = 50_000_000;
 const TOLERATED_LOSS: u64 = 8;
 /// Time for which polling is off after the first interval with too much loss, in ns.
 const FIRST_BACKOFF_NS: u64 = 50_000_000;
-/// Maximum of that time, in ns; it doubles with each such interval in a row.
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
 /// Time for which polling is off after a survey found too many runnable threads, in ns.
 const DEMAND_NS: u64 = 10_000_000;
 /// One thread, in units of the mean number of runnable threads.
 const ONE: u32 = 256;
-/// Divisor: each count moves the mean by 1/16 of the difference.
 const MEAN_OF: u32 = 16;
 
-/// Signs that other threads want the processors.
 #[derive(Debug, Default)]
 pub struct Pressure {
-    /// Threads that may poll at the same time without contention.
     max_pollers: u32,
     waiting: AtomicU32,
     contended_until_ns: AtomicU64,
@@ -51,8 +45,7 @@ pub(crate) struct Waiting<'p> {
 }
 
 impl Pressure {
-    /// Creates the state for `cpus` processors, without signs. `load` counts runnable threads of
-    /// all programs.
+    /// `load` counts runnable threads of all programs.
     pub fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
             // Half of the CPUs: the others run reclaim and the kernel's part of the faults.
@@ -75,8 +68,7 @@ impl Pressure {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
-    /// Reads the number of runnable threads from /proc/loadavg, at most once per millisecond:
-    /// concurrent reads contend in the kernel.
+    /// Reads /proc/loadavg at most once per millisecond: concurrent reads contend in the kernel.
     pub(crate) fn survey(&self, now_ns: u64) {
         let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + 1_000_000);
         if let Some(load) = &self.load
@@ -88,8 +80,7 @@ impl Pressure {
         }
     }
 
-    /// Records `excess` runnable threads beyond the processors. Tolerates a mean of half a thread,
-    /// such as short runs of reclaim.
+    /// Records runnable threads beyond the processors. Tolerates a mean of half a thread.
     fn note_excess(&self, excess: u32, now_ns: u64) {
         let before = self.demand.load(Relaxed);
         let demand = before - before / MEAN_OF + excess.min(MEAN_OF) * ONE / MEAN_OF;
@@ -99,8 +90,7 @@ impl Pressure {
         }
     }
 
-    /// Records that a thread polled for `ns` until `now_ns`, and was preempted for `lost_ns` of
-    /// this time.
+    /// Records a poll of `ns` until `now_ns`, of which the thread was preempted for `lost_ns`.
     pub(crate) fn note_poll(&self, ns: u64, lost_ns: u64, now_ns: u64) {
         let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
         if self.polled_time_ns.fetch_add(ns, Relaxed) + ns < INTERVAL_NS {
@@ -160,8 +150,7 @@ mod tests {
         assert!(!pressure.is_contended(DEMAND_NS), "a single count is capped");
     }
 
-    /// Returns the time for which polling is off after another interval that lost 1/`loss` of its
-    /// time.
+    /// Returns the backoff after another interval that lost 1/`loss` of its time.
     fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
         const POLL_NS: u64 = INTERVAL_NS / 100;
         for _ in 0..100 {

@@ -1,8 +1,7 @@
 //! Measured I/O times, by direction and size.
 //!
-//! Each processor adds to its own samples. After an interval of 100 ms the next recording thread
-//! merges them. A bucket with samples in the interval gets their statistics; a bucket without keeps
-//! its old ones. The scheme is that of Linux's block statistics (`blk-stat`).
+//! Each processor adds to its own samples, which are merged every 100 ms. A bucket without new
+//! samples keeps its statistics. The scheme is that of Linux's block statistics (`blk-stat`).
 
 use crate::base::transfer_size::BUCKETS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -17,14 +16,12 @@ struct Sums {
 
 const SUM_BITS: u32 = 40;
 
-/// Samples of one processor, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CpuSamples {
     buckets: [Sums; BUCKETS],
 }
 
-/// Statistics of a bucket's last interval with samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) mean_ns: u64,
@@ -111,7 +108,6 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with one list of samples for each bucket and interval.
         #[test]
         fn interval_replaces_sampled_buckets_only(
             steps in prop::collection::vec(

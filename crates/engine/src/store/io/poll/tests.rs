@@ -8,8 +8,7 @@ use std::cell::Cell;
 
 const POLL_NS: u64 = 100;
 
-/// A simulation with one processor and one request at a time. Its clock advances only by polls,
-/// sleeps and waits.
+/// One processor and one request at a time. The clock advances only by polls, sleeps and waits.
 struct World {
     polling: Polling,
     now: Cell<u64>,
@@ -59,8 +58,7 @@ impl World {
         self.polling.stats.get(counter)
     }
 
-    /// Runs one read that takes `ns`; `None` if only an ordinary wait sees its completion. Returns
-    /// the time until then, and the number of polls.
+    /// Runs one read that takes `ns`. Returns the time until completion, and the number of polls.
     fn read(&self, ns: Option<u64>, preempted: Option<(u64, u64)>) -> (u64, u64) {
         let start = self.now.get();
         let _waiting = self.polling.pressure.enter(start);
@@ -135,7 +133,6 @@ fn hybrid_does_not_sleep_with_coarse_timers() {
     world.learn(80_000);
     let slept = world.count(Counter::IoSlept);
     assert_eq!(world.read(Some(80_000), None).0 / 1000, 80);
-    // Sleeping is tried again now and then, in case timers have improved.
     assert!(slept * 50 < world.count(Counter::IoConsidered), "{slept} sleeps");
 }
 
@@ -156,7 +153,6 @@ fn hybrid_sleeps_again_with_better_timers() {
 fn oversleeping_is_corrected() {
     let world = World::new(Mode::Hybrid, 0);
     world.learn(80_000);
-    // The device becomes eight times as fast.
     world.reads(200, 10_000);
     let overslept = world.count(Counter::IoOverslept);
     assert!(overslept > 0);
@@ -235,7 +231,6 @@ fn mode_can_change_between_reads() {
 }
 
 proptest! {
-    /// For any latencies, polling never exceeds its plan, and the counters are consistent.
     #[test]
     fn all_modes_handle_all_latencies(
         number in 0..4usize,

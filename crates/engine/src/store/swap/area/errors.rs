@@ -49,7 +49,6 @@ impl AreaError {
     }
 }
 
-/// Returns the message of [`AreaFull::Reserve`].
 fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     let [size, free, reserve] = [size_bytes, free_bytes, reserve_bytes].map(ByteSize);
     if reserve_bytes == 0 {
@@ -65,7 +64,6 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     )
 }
 
-/// Reason why no slot can be allocated, and the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     #[error(
@@ -126,7 +124,6 @@ pub enum AreaFull {
 }
 
 impl AreaFull {
-    /// Converts an error of the device while an area of `size_bytes` grows.
     pub(super) fn refused(size_bytes: u64, cause: IoError) -> AreaFull {
         match cause.is_no_space() {
             true => AreaFull::NoSpace { size_bytes, cause },
@@ -134,7 +131,6 @@ impl AreaFull {
         }
     }
 
-    /// Converts an error of a write to an area of `size_bytes` that accepts no page.
     pub(super) fn refused_write(size_bytes: u64, cause: IoError) -> AreaFull {
         match cause.is_no_space() {
             true => AreaFull::NoSpace { size_bytes, cause },

@@ -1,7 +1,6 @@
 //! Growth and shrinking of an area that is stored alone in an unnamed file.
 //!
-//! The area starts empty and grows by chunks when its clusters run out, so a program that fits in
-//! DRAM uses no disk space. It stops growing at its limit and at the file system's reserve. If most
+//! The area starts empty and grows by chunks, up to its limit or the file system's reserve. If most
 //! of it is free, it shrinks from its end, down to the last used cluster.
 
 use super::errors::AreaFull;
@@ -12,8 +11,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Used share below which an area grows only if no slot is free. Above it, new clusters are worth
-/// their disk space: they take whole runs, while gaps in old clusters would divide every batch into
-/// single pages.
+/// their disk space: gaps in old clusters would divide every batch into single pages.
 const GROW_ABOVE_USED_PERCENT: u64 = 50;
 /// Used share below which an area shrinks: so low that it does not grow again soon.
 const SHRINK_BELOW_USED_PERCENT: u64 = 25;
@@ -38,7 +36,6 @@ impl Area {
             self.growth_pause.store(pause - 1, Relaxed);
             return;
         }
-        // If another thread is growing the area, do not wait for it.
         if let Ok(held) = self.growth.try_lock()
             && self.grow(&held).is_err()
         {
@@ -84,8 +81,7 @@ impl Area {
         Ok(())
     }
 
-    /// Returns the number of bytes to grow by: a chunk, or the rest below limit, tables and
-    /// reserve.
+    /// Returns the bytes to grow by: a chunk, or the rest below limit, tables and reserve.
     fn growth_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
         let AreaConfig { limit_bytes, chunk_bytes, .. } = self.config;
         let below_limit = limit_bytes.unwrap_or(u64::MAX).saturating_sub(size_bytes);
@@ -103,7 +99,6 @@ impl Area {
         Ok(whole_clusters(most))
     }
 
-    /// Records the free bytes of the file system, in addition to the area's size.
     pub(super) fn note_free(&self, size_bytes: u64, free_bytes: u64) {
         let AreaConfig { limit_bytes, reserve_bytes, .. } = self.config;
         let most_bytes = size_bytes.saturating_add(free_bytes.saturating_sub(reserve_bytes));
@@ -142,8 +137,7 @@ impl Area {
         Ok(())
     }
 
-    /// Truncates the file if most of the area is free, or returns clusters that other processes may
-    /// need. Returns the number of bytes.
+    /// Truncates the file, or returns clusters that other processes may need. Returns the bytes.
     pub(crate) fn shrink(&self) -> u64 {
         if let Some(share) = &self.share {
             return self.return_spare(share);

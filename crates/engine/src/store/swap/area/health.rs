@@ -12,22 +12,19 @@ const FAILED_AFTER: u32 = 8;
 pub(super) struct Health {
     failed_in_row: AtomicU32,
     has_failed: AtomicBool,
-    /// True if evacuation failed to read the pages still in this area. Evacuation is then not
-    /// retried, unless a later write to the area succeeds and the area fails again.
+    /// Evacuation failed to read the pages left here: not retried before a write succeeds.
     pub(super) is_abandoned: AtomicBool,
     pauses_in_row: AtomicU32,
     paused_until_ns: AtomicU64,
 }
 
 impl Health {
-    /// Records the result of a write that ended at `now_ns`.
     pub(super) fn note_write(&self, result: Result<(), IoError>, now_ns: u64) {
         let Err(error) = result else { return self.recover() };
         if error.is_no_space() || error.is_of_device() {
             self.pause(now_ns);
         }
-        // Lack of space is no failure of the device. Some storage is not claimed in advance, so
-        // this error shows up only on a write.
+        // Some storage is not claimed in advance, so lack of space shows up only on a write.
         if !error.is_no_space() && self.failed_in_row.fetch_add(1, Relaxed) + 1 >= FAILED_AFTER {
             self.has_failed.store(true, Release);
         }
@@ -44,8 +41,7 @@ impl Health {
         }
     }
 
-    /// Starts a pause, unless one is active: concurrent refusals count as one. The first takes 1 s;
-    /// each refusal in a row after a pause doubles it, up to 64 s.
+    /// Starts a pause of 1 s, doubled by each refusal in a row after a pause, up to 64 s.
     fn pause(&self, now_ns: u64) {
         if !self.is_paused(now_ns) {
             let doublings = self.pauses_in_row.fetch_add(1, Relaxed).min(6);
@@ -71,9 +67,7 @@ impl Health {
 pub(crate) enum Discarded {
     Nothing,
     Bytes(u64),
-    /// The storage does not support discard; discards stop.
     Unsupported,
-    /// The discard failed; discards stop.
     Failed,
 }
 
@@ -99,7 +93,6 @@ mod tests {
             let mut now_ns = 5 * SECOND_NS;
             for pause in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
                 health.note_write(refused(number), now_ns);
-                // A concurrent write is refused too.
                 health.note_write(refused(number), now_ns + 1);
                 assert!(health.is_paused(now_ns + pause * SECOND_NS - 1), "{pause} s");
                 now_ns += pause * SECOND_NS;

@@ -1,10 +1,8 @@
 //! A swap area: slots, their extents, the device, and metadata for each slot.
 //!
-//! To write out, a caller allocates runs of slots, records each page's seal and writes the pages.
-//! To read, it reads the slot and looks up the seal. An area is stored in an unnamed file, which
-//! [`growth`] extends and shrinks, or in a fixed number of preallocated pages. Preallocated pages
-//! belong to this process or to a tree of processes; for a tree, [`sharing`] takes and returns
-//! clusters. [`transfer`] moves pages. [`upkeep`] discards unused storage and detects failures.
+//! An area is stored in an unnamed file, which [`growth`] extends and shrinks, or in preallocated
+//! pages. These belong to this process or to a tree, whose clusters [`sharing`] takes and returns.
+//! [`transfer`] moves pages. [`upkeep`] discards unused storage and detects failures.
 
 mod errors;
 mod health;
@@ -43,9 +41,7 @@ pub(crate) struct AreaConfig {
     /// Bytes that stay free on the file system.
     pub(crate) reserve_bytes: u64,
     pub(crate) chunk_bytes: u64,
-    /// The area may be created without free space.
     pub(crate) may_start_full: bool,
-    /// Number of processors that allocate without contention.
     pub(crate) cpus: usize,
     pub(crate) discard: Discard,
 }
@@ -68,10 +64,8 @@ impl Default for AreaConfig {
 pub struct FixedPages {
     /// Number of pages, including the header's page 0.
     pub pages: u64,
-    /// Extents in ascending order without gaps: first page, number of pages, first block of the
-    /// device.
+    /// Ascending, without gaps: first page, number of pages, first block of the device.
     pub spans: Vec<(u64, u64, u64)>,
-    /// Pages that must not be used.
     pub bad_pages: Vec<u64>,
 }
 
@@ -112,25 +106,22 @@ pub(crate) struct Area {
     config: AreaConfig,
     extents: ExtentMap,
     slots: SlotAllocator,
-    /// Number of allocations of each slot.
     generations: &'static [AtomicU32],
-    /// Checksum of each slot's content, if the area is not encrypted.
+    /// Used if the area is not encrypted.
     checksums: &'static [AtomicU32],
-    /// Tag of each slot's content, in two halves, if the area is encrypted.
+    /// In two halves; used if the area is encrypted.
     tags: &'static [AtomicU64],
     /// True if pages have tags. Either the tags or the checksums are never touched.
     has_tags: AtomicBool,
     /// Epoch of the key of each slot's tag.
     epochs: &'static [AtomicU32],
-    /// True after the first use of a later epoch than the first. Until then the table takes no
-    /// DRAM.
+    /// False until a later epoch than the first: the table then takes no DRAM.
     has_epochs: AtomicBool,
     /// A bit for each used part of a shared slot.
     parts: &'static [AtomicU32],
-    /// True after the first use of `parts`. Until then the table takes no DRAM.
+    /// False until the first use: the table then takes no DRAM.
     has_parts: AtomicBool,
-    /// A bit for each cluster whose storage was returned to the file system. The storage must be
-    /// claimed again before a write.
+    /// A bit for each cluster whose storage must be claimed again before a write.
     punched: &'static [AtomicU64],
     has_punched: AtomicBool,
     health: Health,
@@ -145,9 +136,8 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// Creates an area in a growing file on `device`. Claims no storage yet, but needs free space
-    /// for a cluster, unless it may start full. Fails if there is not enough free space, or no
-    /// address space is left for the tables.
+    /// Creates an area in a growing file. Claims no storage yet, but needs free space for a
+    /// cluster, unless it may start full.
     pub(crate) fn growing(
         device: Box<dyn Device>,
         mut config: AreaConfig,
@@ -164,8 +154,7 @@ impl Area {
             return Err(AreaError::NoSpaceLeft { free_bytes, reserve_bytes });
         }
         config.chunk_bytes = whole_clusters(config.chunk_bytes).max(CLUSTER_BYTES);
-        // Tables reserve address space only, so they allow for file-system space that becomes free
-        // later.
+        // Tables reserve address space only, so they allow for space that becomes free later.
         let wanted_bytes = free_bytes.saturating_mul(2).max(MIN_TABLES_BYTES);
         let most_bytes = limit_bytes.min(wanted_bytes).min(MAX_SLOTS * PAGE_BYTES);
         let clusters = within_address_space(most_bytes / CLUSTER_BYTES);
@@ -176,8 +165,7 @@ impl Area {
         Ok(area)
     }
 
-    /// Creates an area in preallocated pages. The first page is never used. Fails if the pages
-    /// cannot be used, or no address space is left for the tables.
+    /// Creates an area in preallocated pages, of which the first is never used.
     pub(crate) fn fixed(
         device: Box<dyn Device>,
         fixed: &FixedPages,
@@ -198,8 +186,7 @@ impl Area {
         Ok(area)
     }
 
-    /// Creates an area in preallocated pages that a tree of processes shares. The process uses only
-    /// the clusters that its `share` takes.
+    /// Creates an area of which the process uses only the clusters that its `share` takes.
     pub(crate) fn shared(
         device: Box<dyn Device>,
         fixed: &FixedPages,
@@ -214,7 +201,6 @@ impl Area {
         Ok(Self { share: Some(share), ..area })
     }
 
-    /// Records the extents of preallocated pages, and withholds bad pages and those beyond the end.
     fn set_extents(&self, fixed: &FixedPages) -> Result<(), AreaError> {
         let pages = fixed.pages.min(MAX_SLOTS);
         for &(page, count, block) in &fixed.spans {
@@ -282,8 +268,7 @@ impl Area {
         self.device.describe()
     }
 
-    /// Takes up to `want` adjacent slots, and grows the area if none is free. Fails if no slot is
-    /// free and the area cannot grow; the error names the reason.
+    /// Takes up to `want` adjacent slots, and grows the area if none is free.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         self.grow_ahead();
         let mut punched = 0;
@@ -318,8 +303,7 @@ impl Area {
         self.free_or_retire(first, len, |first, len| self.slots.free_unused(first, len));
     }
 
-    /// Frees a run, but retires slots whose generation is at its maximum: a repeated generation
-    /// would repeat a nonce.
+    /// Retires slots whose generation is at its maximum: a repeated one would repeat a nonce.
     fn free_or_retire(
         &self,
         first: u64,
@@ -348,13 +332,11 @@ impl Area {
         expect_in_use(self.slots.retire(first, len));
     }
 
-    /// Records which parts of a slot's page are in use, one bit each.
     pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
         self.has_parts.store(true, Relaxed);
         self.parts[slot as usize].store(parts, Release);
     }
 
-    /// Frees one part of a slot's page. Freeing the last part frees the slot.
     pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let bit = 1 << part;
         let before = self.parts[slot as usize].fetch_and(!bit, AcqRel);
@@ -394,8 +376,7 @@ impl Area {
         Seal::Tag { tag, epoch }
     }
 
-    /// Returns the number of allocations of a slot. If it changed during a read, the slot was
-    /// reused and the page read is wrong.
+    /// Counts a slot's allocations. If it changed during a read, the page read is wrong.
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         self.generations[slot as usize].load(Acquire)
     }
@@ -418,7 +399,6 @@ impl Area {
         self.slots.used_slots()
     }
 
-    /// Returns true if the area works and less than half of its capacity is used.
     pub(crate) fn has_spare(&self) -> bool {
         let most_bytes = match self.is_growing || self.share.is_some() {
             true => self.capacity_bytes.load(Relaxed),
@@ -440,8 +420,7 @@ impl Area {
         self.extents.count()
     }
 
-    /// Returns the DRAM of the area's tables, in bytes. Tables are populated on touch, so nearly
-    /// all of it depends on the clusters used so far.
+    /// Returns the DRAM of the tables, which depends on the clusters used so far.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         const WORD_BYTES: usize = size_of::<u32>();
         let seal_bytes = if self.has_tags.load(Relaxed) { TAG_BYTES } else { WORD_BYTES };
@@ -458,7 +437,6 @@ fn whole_clusters(bytes: u64) -> u64 {
     bytes / CLUSTER_BYTES * CLUSTER_BYTES
 }
 
-/// Asserts that freed slots were in use; otherwise the caller has a bug.
 fn expect_in_use(result: Result<(), NotInUse>) {
     debug_assert!(result.is_ok(), "{result:?}");
 }

@@ -1,9 +1,8 @@
 //! Clusters of an area that a tree of processes shares: how a process gets and returns them.
 //!
-//! The area starts without clusters and takes a few at a time, fewer if few are free. It returns
-//! freed clusters immediately and keeps about as many as it takes at a time; if fewer than 64
-//! clusters are free, it keeps none. If no cluster is free, the process first reaps those of
-//! processes that have exited.
+//! The area takes a few clusters at a time and keeps about as many free ones; none if fewer than 64
+//! are free in the tree. If no cluster is free, the process first reaps those of processes that
+//! have exited.
 
 use super::errors::AreaFull;
 use super::tree_share::TreeShare;
@@ -12,21 +11,18 @@ use crate::store::swap::cluster::{CLUSTER_BYTES, PAGE_BYTES};
 use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-/// Divisor: a process takes at most 1/64 of the free clusters at a time, because other processes
-/// may need them. If fewer than 64 are free, it takes one when it has none left.
+/// Divisor: a process takes at most 1/64 of the free clusters, because others may need them.
 const FREE_PART: usize = 64;
 /// Maximum number of clusters that a process takes at a time.
 const MAX_CLUSTERS: usize = 8;
 
-/// Returns the number of clusters to take together, and to keep for each processor, if `free`
-/// clusters are free in the tree.
+/// Returns the number of clusters to take together, and to keep for each processor.
 fn clusters_per_batch(free: usize) -> usize {
     (free / FREE_PART).min(MAX_CLUSTERS)
 }
 
 impl Area {
-    /// Marks the device and clusters as the parent's, in a forked child. Returns false if the child
-    /// cannot read slots in use.
+    /// Marks the storage as the parent's, in a child. Returns false if the child cannot read it.
     pub(crate) fn inherit(&self) -> bool {
         let is_readable = self.device.inherit();
         if let Some(share) = &self.share {
@@ -47,7 +43,6 @@ impl Area {
         free
     }
 
-    /// Returns true if enough clusters are free to take one before it is needed.
     pub(super) fn may_take_ahead(&self) -> bool {
         let free_bytes = self.capacity_bytes.load(Relaxed).saturating_sub(self.size_bytes());
         clusters_per_batch((free_bytes / CLUSTER_BYTES) as usize) > 0
@@ -74,12 +69,10 @@ impl Area {
         let cluster = share.table.take(share.mark, share.next.load(Relaxed))?;
         share.next.store(cluster + 1, Relaxed);
         self.size_bytes.fetch_add(CLUSTER_BYTES, AcqRel);
-        // Add the slots last: from here on they can be allocated.
         self.slots.add(cluster);
         Some(())
     }
 
-    /// Returns clusters that became free, except a few.
     pub(super) fn return_surplus(&self) {
         let Some(share) = self.share.as_ref().filter(|share| share.is_own.load(Relaxed)) else {
             return;
@@ -89,7 +82,6 @@ impl Area {
         }
     }
 
-    /// Returns free clusters that other processes may need. Returns their size in bytes.
     pub(super) fn return_spare(&self, share: &TreeShare) -> u64 {
         if !share.is_own.load(Relaxed) || now_ns() < share.next_check_ns.load(Relaxed) {
             return 0;

@@ -51,8 +51,7 @@ impl Tree {
     }
 }
 
-/// Clusters that are never empty, so their owner keeps them: the first two, which contain the
-/// header and the bad pages.
+/// Clusters that are never empty: the first two, with the header and the bad pages.
 const KEPT: usize = 2;
 
 fn fill(area: &Area) -> Vec<Run> {
@@ -67,7 +66,6 @@ fn free_all(area: &Area, runs: &[Run]) {
     runs.iter().for_each(|run| area.free(run.first, run.len));
 }
 
-/// Runs the background check at a later time.
 fn shrink(area: &Area) -> u64 {
     area.share.as_ref().unwrap().next_check_ns.store(0, Relaxed);
     area.shrink()
@@ -162,7 +160,6 @@ fn forked_child_neither_allocates_nor_returns_parent_clusters() {
     let parent = tree.process(7);
     let runs: Vec<_> = (0..40).map(|_| parent.alloc_run(0, 64).unwrap()).collect();
     let held = tree.table.held(7);
-    // After a fork the child has private copies of the same tables.
     parent.inherit();
     free_all(&parent, &runs);
     assert_eq!((shrink(&parent), tree.table.held(7)), (0, held));
@@ -204,7 +201,6 @@ fn clusters_of_dead_processes_are_reaped() {
     let runs = fill(&area);
     assert!(heir.alloc_run(0, 1).is_err(), "the owner is alive");
     assert_eq!(tree.table.held(one), 20);
-    // The owner exits without returning its slots; the kernel closes its file.
     drop(area);
     // Other tests fork, and their children hold copies of the file for a moment.
     eventually("the clusters are free", || heir.alloc_run(0, 1).is_ok());

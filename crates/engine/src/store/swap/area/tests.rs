@@ -106,7 +106,6 @@ fn limit_is_enforced_and_reported() {
     let limits = AreaConfig { limit_bytes: Some(5 * MIB), ..config(4) };
     let (_, area) = simulated(64, limits);
     let (runs, full) = fill_up(&area);
-    // Whole clusters of 2 MiB, less slot 0.
     assert_eq!((slots_of(&runs), area.size_bytes()), (4 * MIB / PAGE_BYTES - 1, 4 * MIB));
     assert_eq!(full, AreaFull::Limit { limit_bytes: 5 * MIB });
     let text = full.to_string();
@@ -256,7 +255,6 @@ fn tags_replace_checksums() {
     assert_eq!(area.metadata_bytes(), before_bytes + tag_bytes + 4 * touched);
 }
 
-/// A slot at its last generation is not reused, so that no nonce repeats.
 #[test]
 fn slots_whose_generation_cannot_rise_are_retired() {
     let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
@@ -441,7 +439,6 @@ fn area_shrinks_and_grows() {
     assert_eq!(area.shrink(), 0, "used clusters stay");
 }
 
-/// Two extents with a gap between them, and two bad pages.
 fn fixed(discard: Discard) -> (SimDevice, Area) {
     let device = SimDevice::new(16 * MIB, 1);
     device.grow(0, 16 * MIB).unwrap();

@@ -10,8 +10,7 @@ use softswap_sys::raw::now_ns;
 const FEW_PAGES: usize = 15;
 
 impl Area {
-    /// Writes one page to each of `slots`, with as many requests in flight as possible. Fails if
-    /// not all pages were written; the content of the slots is then unknown.
+    /// Writes one page to each of `slots`. After a failure their content is unknown.
     pub(crate) fn write_each(
         &self,
         lane: &mut Lane,
@@ -50,16 +49,14 @@ impl Area {
         Ok(())
     }
 
-    /// Reads whole pages from `first` and the slots that follow it. Fails if not all pages were
-    /// read; the content of the buffer is then undefined.
+    /// Reads pages from `first` on. After a failure the content of the buffer is undefined.
     pub(crate) fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();
         self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
     }
 
-    /// Reads one page from each of `slots`, with as many requests in flight as possible. If the
-    /// calling thread `waits`, a read of at most [`FEW_PAGES`] pages may be polled: see
-    /// [`Area::polling`].
+    /// Reads one page from each of `slots`. If the calling thread `waits`, a read of at most
+    /// [`FEW_PAGES`] pages may be polled.
     pub(crate) fn read_each(
         &self,
         lane: &mut Lane,
@@ -71,8 +68,7 @@ impl Area {
         self.read_pieces(lane, buf, waits && bytes <= FEW_PAGES * PAGE_SIZE, run_at(slots, bytes))
     }
 
-    /// Fills a buffer piece by piece. `next` maps an offset in the buffer to its slot, and to the
-    /// number of bytes in that slot and the adjacent ones after it.
+    /// Fills a buffer. `next` maps an offset to its slot, and to the bytes contiguous from there.
     fn read_pieces(
         &self,
         lane: &mut Lane,
@@ -107,7 +103,6 @@ impl Area {
         Ok(())
     }
 
-    /// Reads one page that the calling thread waits for, as [`Area::polling`] decides.
     pub(crate) fn read_page(
         &self,
         lane: &mut Lane,
@@ -119,7 +114,7 @@ impl Area {
         self.polling.waited(PAGE_SIZE, || self.device.read_page(lane, offset, page, &self.polling))
     }
 
-    /// Returns the reason if the wrong content of a slot has one that the device knows.
+    /// Fails if the device knows why the content of a slot is wrong.
     pub(crate) fn check_place(&self, slot: u64) -> Result<(), IoError> {
         let (offset, _) = self.locate(Operation::Read, slot, PAGE_SIZE)?;
         self.device.check_place(offset)
@@ -144,16 +139,14 @@ impl Area {
         Ok((mapping.block * PAGE_BYTES, piece as usize))
     }
 
-    /// Iterates over the extents of `count` slots from `first`: offset and length of each piece, in
-    /// bytes. Ends at the end of the area.
+    /// Iterates over contiguous pieces: offset and length in bytes. Ends at the end of the area.
     pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = (u64, u64)> {
         let pieces = self.extents.pieces(first, count as u64).map_while(Result::ok);
         pieces.map(|piece| (piece.block * PAGE_BYTES, piece.nr_pages * PAGE_BYTES))
     }
 }
 
-/// Returns a function that maps an offset in a buffer of `bytes`, one page for each of `slots`, to
-/// its slot, and to the number of bytes in that slot and the adjacent ones after it.
+/// Returns `next` of [`Area::read_pieces`] for a buffer of one page for each of `slots`.
 fn run_at(slots: impl Fn(usize) -> u64, bytes: usize) -> impl Fn(usize) -> (u64, usize) {
     move |done| {
         let at = done / PAGE_SIZE;

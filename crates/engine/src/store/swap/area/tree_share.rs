@@ -15,12 +15,10 @@ pub(crate) struct TreeShare {
     /// False in a forked child: the clusters are the parent's, so none may be taken or returned.
     pub(super) is_own: AtomicBool,
     pub(super) next: AtomicU32,
-    /// Time of the next check for free clusters, in ns.
     pub(super) next_check_ns: AtomicU64,
 }
 
 impl TreeShare {
-    /// Creates the part of a process whose `file` has `mark`.
     pub(crate) fn new(table: ClusterTable, mark: u64, file: Option<Arc<SwapFile>>) -> TreeShare {
         TreeShare {
             table,

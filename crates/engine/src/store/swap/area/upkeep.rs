@@ -1,8 +1,7 @@
 //! Discards, and detection of failed storage.
 //!
-//! If discarding is enabled, clusters that became empty are discarded in the background: a device
-//! can reuse the flash, a file returns its blocks. An area whose writes fail repeatedly, or that
-//! accepts no writes, is tried last.
+//! Emptied clusters are discarded in the background: a device can reuse the flash, a file returns
+//! its blocks. An area whose writes fail repeatedly, or that accepts none, is tried last.
 
 use super::health::Discarded;
 use super::{Area, AreaFull};
@@ -44,20 +43,17 @@ impl Area {
         Discarded::Bytes(count as u64 * PAGE_BYTES)
     }
 
-    /// Returns true if writes failed repeatedly. The area is tried last for slots then, until a
-    /// write succeeds.
+    /// Returns true if writes failed repeatedly, until one succeeds.
     pub(crate) fn has_failed(&self) -> bool {
         self.health.has_failed()
     }
 
-    /// Returns true if slots are allocated here last: the area failed, or refused all writes
-    /// recently.
+    /// Returns true if slots are allocated here last: after failures or recently refused writes.
     pub(crate) fn is_last(&self) -> bool {
         self.has_failed() || self.health.was_paused() && self.health.is_paused(now_ns())
     }
 
-    /// Returns the reason why the area accepts no writes after `error`; `None` if only single slots
-    /// are bad.
+    /// Returns why the area accepts no writes; `None` if only single slots are bad.
     pub(crate) fn refusal(&self, error: &IoError) -> Option<AreaFull> {
         let is_whole = error.is_no_space() || error.is_of_device() || self.has_failed();
         is_whole.then(|| AreaFull::refused_write(self.size_bytes(), *error))
@@ -68,7 +64,6 @@ impl Area {
         self.has_failed() && self.used_slots() > 0 && !self.health.is_abandoned.load(Relaxed)
     }
 
-    /// Records that evacuation failed to read the pages still in this area.
     pub(crate) fn abandon_pages(&self) {
         self.health.is_abandoned.store(true, Relaxed);
     }

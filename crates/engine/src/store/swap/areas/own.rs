@@ -12,8 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 impl Areas {
-    /// Marks all present areas as the parent's, in a forked child. Returns false if the child
-    /// cannot read all pages that its parent has stored.
+    /// Marks all areas as the parent's, in a child. Returns false if it cannot read all pages.
     pub(crate) fn inherit(&self) -> bool {
         self.first_own.store(self.count(), Release);
         *self.lock_freezes() = 0;
@@ -22,8 +21,7 @@ impl Areas {
         self.iter().filter(|area| !area.inherit()).count() == 0
     }
 
-    /// Prepares the present keys for a child. Called before a fork. Does nothing if no slot is
-    /// used.
+    /// Prepares the present keys for a child before a fork, if any slot is used.
     pub(crate) fn hand_down_keys(&self) {
         if self.own_used_slots() > 0 {
             self.sealers().for_each(Sealer::hand_down);
@@ -34,7 +32,6 @@ impl Areas {
         self.count() < MAX_AREAS
     }
 
-    /// Adds an area, sealed with a new key.
     pub(crate) fn add(
         &self,
         backing: Backing,
@@ -60,7 +57,6 @@ impl Areas {
         self.count.load(Acquire)
     }
 
-    /// Returns the number of inherited areas, which come first.
     pub(super) fn first_own(&self) -> usize {
         self.first_own.load(Acquire)
     }
@@ -78,18 +74,15 @@ impl Areas {
         index_of(slot) < self.first_own()
     }
 
-    /// Iterates over the areas that slots are allocated from.
     pub(crate) fn own(&self) -> impl Iterator<Item = &Area> {
         self.iter().skip(self.first_own())
     }
 
-    /// Returns the number of used slots of the process's own areas, including those freed during a
-    /// freeze.
+    /// Counts the slots of own areas, including those freed during a freeze.
     pub(crate) fn own_used_slots(&self) -> u64 {
         self.own().map(Area::used_slots).sum()
     }
 
-    /// Makes used slots keep their content after they are freed, until [`Areas::thaw`].
     pub(crate) fn freeze(&self) {
         let mut freezes = self.lock_freezes();
         *freezes += 1;

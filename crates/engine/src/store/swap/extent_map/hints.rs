@@ -1,10 +1,8 @@
 //! Hints: the part of the table of extents to search for a page.
 //!
 //! The area is divided into buckets of a power of two of pages. The hint of a bucket is the extent
-//! that holds its first page. If there are more buckets than extents, bucket sizes double, so a
-//! hint costs at most 4 bytes an extent. If there are at least four times as many extents as
-//! buckets, a smaller size is chosen. With extents of similar length a bucket covers about one;
-//! otherwise the search covers those within a bucket.
+//! that holds its first page. Bucket sizes follow the number of extents: a hint costs at most 4
+//! bytes an extent, and a bucket covers about one extent if their lengths are similar.
 //!
 //! During a rebuild a reader may see a mixture of old and new hints. It compares the result with
 //! the entries, and searches all of them if the hints were wrong.
@@ -23,8 +21,7 @@ impl Hints {
         Ok(Self { shift: AtomicU64::new(0), first_extents: reserve_u32(limit)? })
     }
 
-    /// Returns the first candidate entry for `page` and the number of candidates, valid if the
-    /// hints are current. All are below `count`, which must not be 0.
+    /// Returns the first candidate and their number. `count` must not be 0.
     #[inline]
     pub(super) fn candidates(&self, page: u64, pages: u64, count: usize) -> (usize, usize) {
         let shift = self.shift.load(Ordering::Relaxed);
@@ -49,7 +46,6 @@ impl Hints {
         self.first_extents[bucket].store(extent, Ordering::Relaxed);
     }
 
-    /// Updates the hints after the pages `from..pages` were added to the last of `count` extents.
     pub(super) fn grow(
         &self,
         from: u64,
@@ -70,8 +66,7 @@ impl Hints {
         self.adapt(pages, count, start_of);
     }
 
-    /// Chooses another bucket size and rebuilds the hints, if there are too many or too few
-    /// buckets. Returns true if the hints were rebuilt.
+    /// Rebuilds the hints if there are too many or too few buckets. Returns true if it did.
     fn adapt(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) -> bool {
         let old_shift = self.shift.load(Ordering::Relaxed);
         let fit = |shift: &u64| buckets(pages, *shift) <= count as u64;
@@ -94,7 +89,6 @@ impl Hints {
         true
     }
 
-    /// Returns the DRAM of the hints of an area with `pages`, in bytes.
     pub(super) fn bytes(&self, pages: u64) -> u64 {
         buckets(pages, self.shift.load(Ordering::Relaxed)) * size_of::<u32>() as u64
     }

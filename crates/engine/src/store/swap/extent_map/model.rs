@@ -19,7 +19,6 @@ fn append_all(map: &ExtentMap, extents: Extents) {
     }
 }
 
-/// Checks the mapping of `page` against `extents`; it may end earlier than its extent.
 fn check(map: &ExtentMap, page: u64, extents: Extents) {
     let mapping = map.lookup(page).unwrap();
     let of = |page| extents.iter().rev().find(|(start, ..)| *start <= page).unwrap();

@@ -78,7 +78,6 @@ const SHAPES: [(&str, Lengths); 6] = [
     ("one large one among single pages", |n| if n == 5_000 { 1 << 30 } else { 1 }),
 ];
 
-/// Creates a map with extents of `lengths`, each after a gap on the device.
 fn map_of(lengths: Lengths, count: u64) -> ExtentMap {
     let map = ExtentMap::new(count as usize).unwrap();
     for number in 0..count {
@@ -147,7 +146,6 @@ impl Chance {
     }
 }
 
-/// The same area as a tree of extents: first page to block and length.
 #[derive(Default)]
 struct Oracle {
     extents: BTreeMap<u64, (u64, u64)>,
@@ -192,7 +190,6 @@ fn long_history_matches_model() {
     let (mut appended, mut most_extents) = (0_u32, 0);
     for step in 0..STEPS {
         match chance.below(1000) {
-            // The magnitude of the lengths changes every few thousand steps.
             0..100 if map.count() < LIMIT => {
                 let nr_pages = 1 + chance.below(1 << (step / 5_000 * 7 % 19));
                 let block = oracle.next_block() + chance.below(4);
@@ -229,12 +226,10 @@ fn long_history_matches_model() {
         assert_eq!(map.count(), oracle.extents.len(), "step {step}");
         most_extents = most_extents.max(map.count());
     }
-    // Otherwise the steps did not reach the difficult cases.
     assert!(appended > STEPS / 20 && most_extents > 2_000, "{appended}, {most_extents}");
 }
 
-/// Returns the block of a page in the stress test: extents of `LENGTH` pages, with a gap of one
-/// block after each, except after every third.
+/// Extents of `LENGTH` pages, with a gap of one block after each, except every third.
 fn stress_block(page: u64) -> u64 {
     const LENGTH: u64 = 5;
     let extent = page / LENGTH;

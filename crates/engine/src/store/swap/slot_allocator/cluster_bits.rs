@@ -61,7 +61,6 @@ fn clusters_of(index: usize, mut bits: u64) -> impl Iterator<Item = usize> {
 pub(super) struct Touched {
     bits: ClusterBits,
     clusters: AtomicU32,
-    /// Number of nonzero words of `bits`.
     words: AtomicU32,
 }
 

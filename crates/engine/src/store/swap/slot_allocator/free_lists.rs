@@ -4,8 +4,7 @@ use softswap_sys::primitive::Ordering::Relaxed;
 use softswap_sys::primitive::{AtomicU32, Mutex, MutexGuard};
 use std::sync::PoisonError;
 
-/// States of a cluster: the low bits of its position. The bits above are its home free-list set. A
-/// zeroed table means that no cluster has been added.
+/// States of a cluster, in the low bits of its position. A zeroed table has no cluster.
 pub(super) const ABSENT: u32 = 0;
 /// The lists, in the order of allocation.
 pub(super) const FREE: u32 = 1;
@@ -28,14 +27,12 @@ pub(super) struct FreeListSet {
     pub(super) counts: [AtomicU32; LISTS],
 }
 
-/// The lists of a free-list set; the links are in the allocator's tables.
 #[derive(Debug)]
 pub(super) struct Lists {
     pub(super) current: Option<u32>,
     pub(super) head: [u32; LISTS],
     pub(super) tail: [u32; LISTS],
-    /// Incremented when a cluster of this home changes its position, and when a run of the current one
-    /// is allocated.
+    /// Incremented when a cluster of this home moves, or the current one allocates a run.
     pub(super) changes: u64,
 }
 

@@ -1,19 +1,16 @@
 //! Slots whose reuse is delayed.
 //!
-//! A forked child reads the slots that its parent had at the fork, so the parent must not overwrite
-//! them while the child lives. A fork freezes the area: it marks the used slots, one bit each, and
-//! increments a count. While the count is above zero, a freed slot with a mark is in *limbo*:
-//! freed, but not reusable until the thaw, when the count is zero again. Slots allocated after the
-//! last fork are unknown to any child, so they are reusable immediately. Therefore a parent that
-//! rewrites its data needs at most twice the space.
+//! A forked child reads the slots that its parent had at the fork. A fork marks the used slots, one
+//! bit each, and increments a count. While the count is above zero, a freed slot with a mark is in
+//! *limbo*: not reusable until the thaw, when the count is zero again. Slots allocated after the
+//! last fork are reusable immediately, so a parent needs at most twice the space of its data.
 
 use super::free_lists::lock;
 use super::{SlotAllocator, WORDS};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
-    /// Frees the slots of one word, and puts those that a child may read into limbo. Returns the
-    /// number of slots that were in use.
+    /// Frees slots of one word, or puts them into limbo. Returns the number that was in use.
     pub(super) fn release_or_keep(&self, word: usize, mask: u64) -> u32 {
         if self.freezes.count.load(SeqCst) == 0 {
             return self.release(word, mask);
@@ -24,7 +21,6 @@ impl SlotAllocator {
         freed + if kept == 0 { 0 } else { self.put_in_limbo(word, kept) }
     }
 
-    /// Puts freed slots of one word into limbo. Returns the number of slots that were in use.
     fn put_in_limbo(&self, word: usize, mask: u64) -> u32 {
         let mask = mask & self.bits[word].load(Acquire);
         let known = self.freezes.limbo[word].fetch_or(mask, SeqCst) & mask;
@@ -39,7 +35,6 @@ impl SlotAllocator {
         mask.count_ones()
     }
 
-    /// Makes used slots keep their content after they are freed, until [`Self::thaw`].
     pub(crate) fn freeze(&self) {
         // Wait for a thaw in progress.
         let _alone = lock(&self.freezes.changing);

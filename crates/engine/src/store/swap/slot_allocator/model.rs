@@ -29,7 +29,6 @@ fn spawn<R: 'static>(
     thread::spawn(move || work(&slots))
 }
 
-/// Allocates all free slots, and checks that each is unique.
 fn drain(slots: &SlotAllocator) -> u64 {
     let mut taken = std::collections::BTreeSet::new();
     while let Some((first, len)) = slots.alloc_slots(0, 64) {
@@ -48,7 +47,6 @@ fn slot_freed_during_cluster_transfer_is_found() {
             slots.free(CLUSTER + 3, 1).unwrap();
             slots.free(CLUSTER + 9, 1).unwrap();
         });
-        // Processor 0 replaces its full cluster.
         let (_, len) = slots.alloc_slots(0, 4).unwrap();
         freeing.join().unwrap();
         // All of cluster 0 except slot 0, and two of cluster 1.
@@ -60,14 +58,12 @@ fn slot_freed_during_cluster_transfer_is_found() {
 fn slot_freed_during_cluster_steal_is_found() {
     check(|| {
         let slots = with_a_full_cluster();
-        // Processor 0 uses up cluster 0.
         while slots.alloc_slots(0, 64).is_some() {}
         slots.free(CLUSTER, 1).unwrap();
         let freeing = spawn(&slots, |slots| {
             slots.free(CLUSTER + 3, 1).unwrap();
             slots.free(CLUSTER + 9, 55).unwrap();
         });
-        // From processor 0's free-list set to that of processor 1.
         let (first, len) = slots.alloc_slots(1, 1).unwrap();
         assert_eq!((first / CLUSTER, len), (1, 1));
         freeing.join().unwrap();
@@ -110,7 +106,6 @@ fn mutual_steals_neither_deadlock_nor_share() {
     check(|| {
         let slots = with_a_full_cluster();
         assert_eq!(slots.alloc_slots(1, 64), Some((1, 63)));
-        // Each replaces its cluster with the other's.
         let other = spawn(&slots, |slots| {
             slots.free(1, 40).unwrap();
             slots.alloc_slots(0, 30).unwrap()
@@ -251,7 +246,6 @@ fn slots_allocated_in_freeze_are_freed_immediately() {
             len as u64
         });
         freeing.join().unwrap();
-        // All of cluster 0 except slot 0.
         assert_eq!(taken + drain(&slots), CLUSTER - 1);
         slots.thaw();
         assert_eq!(drain(&slots), 2);
@@ -269,7 +263,6 @@ fn concurrent_thaws_free_slot_once() {
         slots.thaw();
         other.join().unwrap();
         assert_eq!(drain(&slots), CLUSTER - 1 + 2);
-        // No marks are left for a child that has exited.
         slots.free(CLUSTER, 2).unwrap();
         assert_eq!(drain(&slots), 2);
     });

@@ -1,11 +1,10 @@
 //! Free-list sets: the home of each cluster, and the lists.
 //!
 //! Each processor has a free-list set: its current cluster, and its earlier ones by fill level. The
-//! common free-list set holds clusters that no processor has used since they were added, and those
-//! whose storage could not be claimed ([`SlotAllocator::set_aside`]). A cluster's home is the
-//! free-list set whose lock protects its position and links. If a processor takes a cluster from
-//! another free-list set, its own free-list set becomes the home. Both locks are held for this
-//! move. A processor that uses only its own clusters takes no other set's lock.
+//! common set holds clusters that no processor has used since they were added, and those whose
+//! storage could not be claimed ([`SlotAllocator::set_aside`]). A cluster's home is the set whose
+//! lock protects its position and links. Both locks are held while it moves to another home.
+//! A processor that uses only its own clusters takes no other set's lock.
 
 use super::SlotAllocator;
 use super::free_lists::{
@@ -17,31 +16,25 @@ use softswap_sys::primitive::{MutexGuard, in_one_order};
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
 
-/// The free-list set of clusters that no processor has used since they were added, and of those
-/// whose storage could not be claimed.
 const COMMON: usize = 0;
 
-/// Clusters that a processor gets together. Their table entries share a cache line, which avoids
-/// false sharing between processors.
+/// Their table entries share a cache line, which avoids false sharing between processors.
 const GROUP_CLUSTERS: u32 = 16;
 
 impl SlotAllocator {
-    /// Returns the index of a processor's free-list set.
     pub(super) fn set_of(&self, cpu: usize) -> usize {
         1 + cpu % (self.sets.len() - 1)
     }
 
-    /// Iterates over all free-list sets: the given one, then the others by distance. The common one
-    /// is last: taking one of its free clusters makes it the processor's own, and the storage of
-    /// its waiting ones could not be claimed.
+    /// Iterates over all sets by distance. The common one is last: taking one of its free clusters
+    /// makes it the processor's own, and the storage of its waiting ones could not be claimed.
     pub(super) fn sets_from(&self, own: usize) -> impl Iterator<Item = usize> {
         let cpus = self.sets.len() - 1;
         let others = (1..cpus).map(move |distance| 1 + (own - 1 + distance) % cpus);
         [own].into_iter().chain(others).chain([COMMON])
     }
 
-    /// Returns the state of a cluster. Unless the caller holds the lock of its list, the state may
-    /// change immediately.
+    /// May change immediately, unless the caller holds the lock of the cluster's list.
     pub(super) fn state(&self, cluster: u32) -> u32 {
         self.positions.load(cluster) & STATE_MASK
     }
@@ -61,8 +54,7 @@ impl SlotAllocator {
         self.set_position(lists, cluster, self.home(cluster), state);
     }
 
-    /// Returns a count of changes. While it is constant, no cluster changes its position and no slot
-    /// is allocated.
+    /// While this count is constant, no cluster changes its position and no slot is allocated.
     pub(super) fn changes(&self) -> u64 {
         self.sets.iter().map(|lists| lists.lock().changes).sum()
     }
@@ -86,8 +78,7 @@ impl SlotAllocator {
         self.lock_both(lists, COMMON)
     }
 
-    /// Appends an unlisted cluster to a list of the common free-list set. Its home and the common
-    /// free-list set are locked.
+    /// Appends an unlisted cluster to a common list. Its home and the common set are locked.
     pub(super) fn link_common(
         &self,
         mut home: MutexGuard<'_, Lists>,
@@ -110,8 +101,7 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a run of the emptiest cluster, among equal ones from the own free-list set first. The
-    /// cluster becomes the current one of the processor's free-list set.
+    /// Takes a run of the emptiest cluster, first of the own set, which becomes current.
     pub(super) fn alloc_next(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         [FREE, MOSTLY_FREE, MOSTLY_USED, WAITING].into_iter().find_map(|list| {
             if list == FREE {
@@ -138,8 +128,7 @@ impl SlotAllocator {
         })
     }
 
-    /// Moves a group of free clusters from the common free-list set to a processor's, if the
-    /// processor's set has none.
+    /// Moves a group of free clusters from the common set, if the processor's set has none.
     fn assign_group(&self, own: usize) {
         if self.sets[own].count(FREE) > 0 || self.sets[COMMON].count(FREE) == 0 {
             return;
@@ -156,13 +145,11 @@ impl SlotAllocator {
         }
     }
 
-    /// Puts a cluster that its holder releases on the list for its fill level.
     pub(super) fn relist(&self, home: &mut Lists, cluster: u32) {
         self.set_state(home, cluster, FULL);
         self.update_list(home, cluster);
     }
 
-    /// Moves a cluster that no processor holds to the list for its fill level.
     pub(super) fn update_list(&self, home: &mut Lists, cluster: u32) {
         loop {
             let state = self.state(cluster);
@@ -211,7 +198,6 @@ impl SlotAllocator {
         self.set_state(home, cluster, to);
     }
 
-    /// Removes a cluster from its list, if it is on one, and keeps its position.
     pub(super) fn unlink(&self, home: &mut Lists, cluster: u32) {
         let list @ FREE..=WAITING = self.state(cluster) else {
             return;
@@ -224,8 +210,7 @@ impl SlotAllocator {
         self.sets[self.home(cluster)].counts[list].fetch_sub(1, Relaxed);
     }
 
-    /// Returns true if there is a free cluster. Checks the own free-list set first, because the
-    /// other counts are in other processors' caches.
+    /// Checks the own set first, because the other counts are in other processors' caches.
     pub(super) fn has_free_cluster(&self, own: usize) -> bool {
         self.sets_from(own).any(|index| self.sets[index].count(FREE) > 0)
     }
@@ -234,12 +219,10 @@ impl SlotAllocator {
         [MOSTLY_FREE, MOSTLY_USED].into_iter().any(|list| self.sets[own].count(list) > 0)
     }
 
-    /// Returns the number of clusters without used slots that no processor holds.
     pub(crate) fn free_clusters(&self) -> u32 {
         self.sets.iter().map(|lists| lists.count(FREE)).sum()
     }
 
-    /// Returns the number of clusters without used slots that wait for their discard.
     pub(crate) fn waiting_clusters(&self) -> u32 {
         self.sets.iter().map(|lists| lists.count(WAITING)).sum()
     }

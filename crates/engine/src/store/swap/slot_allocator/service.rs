@@ -8,8 +8,7 @@ use softswap_sys::bitmap::words_of;
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
-    /// Withholds slots without storage or with bad storage from allocation. Only for slots that
-    /// [`Self::grow`] has not added yet; ignores slots beyond the tables.
+    /// Withholds slots that [`Self::grow`] has not added yet. Ignores slots beyond the tables.
     pub(crate) fn withhold(&self, first: u64, len: usize) {
         let mut withheld = 0;
         let end = (first + len as u64).min(u64::from(self.capacity) * CLUSTER_SLOTS as u64);
@@ -38,16 +37,14 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a cluster that waits for its discard. No thread allocates from it until
-    /// [`Self::discarded`] returns it.
+    /// Takes a waiting cluster. No thread allocates from it until [`Self::discarded`] returns it.
     #[must_use]
     pub(crate) fn take_waiting(&self) -> Option<u32> {
         // The list may still hold clusters set aside by [`Self::set_aside`].
         if !self.discards.load(SeqCst) {
             return None;
         }
-        // The common free-list set comes last: its waiting clusters were set aside and have nothing
-        // to discard.
+        // The common set is last: its waiting clusters have nothing to discard.
         self.sets_from(self.set_of(0)).find_map(|lists| {
             let mut lists = self.sets[lists].lock();
             let cluster = lists.first(WAITING)?;
@@ -62,8 +59,7 @@ impl SlotAllocator {
         self.relist(&mut self.lock_home(cluster), cluster);
     }
 
-    /// Frees a run whose storage cannot be claimed now, and puts its cluster where it is taken
-    /// last.
+    /// Frees a run whose storage cannot be claimed now. Its cluster is then taken last.
     pub(crate) fn set_aside(&self, first: u64, len: usize) {
         let _ = self.free_unused(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
@@ -81,8 +77,7 @@ impl SlotAllocator {
         }
     }
 
-    /// Removes free clusters from the end of the area and keeps at least `least`. Returns the
-    /// number removed.
+    /// Removes free clusters from the end, down to `least`. Returns the number removed.
     pub(crate) fn shrink(&self, least: u32) -> u32 {
         let _alone = lock(&self.resizing);
         self.release_empty();
@@ -105,7 +100,6 @@ impl SlotAllocator {
         }
     }
 
-    /// Removes a cluster if it is free. Returns true if the cluster was removed.
     fn remove_if_free(&self, cluster: u32) -> bool {
         let mut home = self.lock_home(cluster);
         let is_free = matches!(self.state(cluster), FREE | WAITING);
@@ -116,8 +110,7 @@ impl SlotAllocator {
         is_free
     }
 
-    /// Retires slots in use because their storage is bad. Fails if some slots are not in use; the
-    /// slots in use are retired.
+    /// Retires slots with bad storage. Fails if some are not in use; the others are retired.
     pub(crate) fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| {
             let mask = mask & self.bits[word].load(Acquire) & !self.freezes.limbo(word);

@@ -1,9 +1,7 @@
 //! Addition and removal of single clusters, for an area that several processes share.
 //!
-//! The tables cover the whole area, and at first every cluster is `ABSENT`. A cluster that the
-//! process gets is added as free; a cluster that it returns is `ABSENT` again. Emptied clusters are
-//! soon returned, because other processes may need them; a few stay free on each processor's
-//! free-list set.
+//! At first every cluster is `ABSENT`. Emptied clusters are soon returned, because other processes
+//! may need them; a few stay free on each processor's free-list set.
 
 use super::SlotAllocator;
 use super::free_lists::{ABSENT, FREE, NONE};
@@ -11,7 +9,6 @@ use softswap_sys::primitive::Ordering::{Relaxed, SeqCst};
 use std::io;
 
 impl SlotAllocator {
-    /// Creates an allocator for `clusters`, none of which it has yet.
     pub(crate) fn sparse(clusters: u32, cpus: usize) -> io::Result<Self> {
         let slots = Self { is_sparse: true, ..Self::new(clusters, cpus)? };
         // Slot 0 contains the header.
@@ -33,22 +30,19 @@ impl SlotAllocator {
         self.surplus.keep.store(clusters, Relaxed);
     }
 
-    /// Checks for a surplus after a free-list set got a free cluster.
     pub(super) fn check_surplus(&self, set: usize) {
         if self.sets[set].count(FREE) > self.surplus.keep.load(Relaxed) {
             self.surplus.is_present.store(true, Relaxed);
         }
     }
 
-    /// Removes a free cluster from a processor's free-list set that has more than it keeps.
     #[must_use]
     pub(crate) fn take_surplus(&self) -> Option<u32> {
         if !self.surplus.is_present.load(Relaxed) {
             return None;
         }
         let keep = self.surplus.keep.load(Relaxed);
-        // Skip the common free-list set: its clusters were taken for a processor, which gets them
-        // next.
+        // Skip the common set: its clusters were taken for a processor, which gets them next.
         let taken = (1..self.sets.len()).find_map(|set| self.take_from(set, keep));
         if taken.is_none() {
             self.surplus.is_present.store(false, Relaxed);
@@ -56,7 +50,6 @@ impl SlotAllocator {
         taken
     }
 
-    /// Removes a free cluster, unless at most `keep` are free.
     #[must_use]
     pub(crate) fn take_spare(&self, keep: u32) -> Option<u32> {
         if keep == 0 && self.free_clusters() == 0 {
@@ -66,8 +59,7 @@ impl SlotAllocator {
         is_spare.then(|| (0..self.sets.len()).find_map(|set| self.take_from(set, 0)))?
     }
 
-    /// Removes the free cluster of a free-list set that would be taken last, if it has more than
-    /// `keep`.
+    /// Removes the free cluster that would be taken last, if the set has more than `keep`.
     fn take_from(&self, set: usize, keep: u32) -> Option<u32> {
         if self.sets[set].count(FREE) <= keep {
             return None;

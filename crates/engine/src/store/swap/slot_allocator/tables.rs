@@ -6,7 +6,6 @@ use softswap_sys::primitive::Ordering::{Relaxed, SeqCst};
 use softswap_sys::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex, reserve_u32, reserve_u64};
 use std::io;
 
-/// Where each cluster is.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
     /// The state, and the home free-list set.
@@ -46,7 +45,6 @@ impl Retired {
         self.bits[word].load(Relaxed)
     }
 
-    /// Adds slots of one word. Returns the number of slots that are new.
     pub(super) fn insert(&self, word: usize, mask: u64) -> u32 {
         (mask & !self.bits[word].fetch_or(mask, SeqCst)).count_ones()
     }
@@ -55,7 +53,6 @@ impl Retired {
 /// Slots whose reuse is delayed: see [`super::frozen`].
 #[derive(Debug, Default)]
 pub(super) struct Freezes {
-    /// Number of active freezes.
     pub(super) count: AtomicU32,
     /// Held while a freeze or a thaw changes the marks.
     pub(super) changing: Mutex<()>,
@@ -82,7 +79,6 @@ impl Freezes {
     }
 }
 
-/// When a free cluster is returned to the other processes.
 #[derive(Debug, Default)]
 pub(super) struct Surplus {
     /// Maximum number of free clusters on a processor's free-list set.

@@ -10,7 +10,6 @@ fn allocator(clusters: u32, cpus: usize) -> SlotAllocator {
     slots
 }
 
-/// Allocates all free slots and returns their number.
 fn drain(slots: &SlotAllocator) -> u64 {
     std::iter::from_fn(|| slots.alloc_slots(0, 512)).map(|(_, len)| len as u64).sum()
 }
@@ -19,7 +18,6 @@ fn drain(slots: &SlotAllocator) -> u64 {
 fn four_mib_batches_are_contiguous_on_fresh_area() {
     let slots = allocator(17, 2);
     for batch in 0..8 {
-        // Two clusters; reclaim requests fewer slots at a time.
         let runs: Vec<_> = (0..32).map(|_| slots.alloc_slots(1, 32).unwrap()).collect();
         let (first, _) = runs[0];
         assert_eq!(first, CLUSTER + batch * 1024);
@@ -103,7 +101,6 @@ fn oldest_waiting_clusters_give_longest_runs() {
     for step in 0..40 * pages.len() / BATCH {
         let mut moved: Vec<usize> = (0..BATCH)
             .map(|at| match step * BATCH + at {
-                // Write each page once before any is rewritten.
                 first if first < pages.len() => first,
                 _ => next_chance(&mut chance) as usize % pages.len(),
             })
@@ -246,7 +243,6 @@ fn withheld_slots_are_never_allocated() {
     assert_eq!(slots.retired_slots(), 13);
 }
 
-/// Random number generator (LCG); the threads' schedule adds randomness.
 fn next_chance(chance: &mut u64) -> u64 {
     *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     *chance >> 33
