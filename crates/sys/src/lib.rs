@@ -1,12 +1,10 @@
 //! Safe interfaces to the kernel for the engine.
 //!
-//! The engine forbids unsafe code. So this crate contains all code that calls the kernel or handles
-//! raw memory, behind interfaces that safe code cannot misuse. Functions whose soundness depends on
-//! the caller are `unsafe` and document their conditions.
+//! The engine forbids unsafe code, so this crate calls the kernel and handles raw memory. Safe code
+//! cannot misuse its interfaces; functions whose soundness depends on the caller are `unsafe`.
 //!
-//! Each module is a folder. A module uses only earlier ones of this list, and a file only those
-//! that its folder's `mod.rs` declares before it. All files are re-exported, for example as
-//! `softswap_sys::futex`.
+//! A module uses only earlier ones of this list, and a file only those that its folder's `mod.rs`
+//! declares before it. All files are re-exported, for example as `softswap_sys::futex`.
 //!
 //! | module | content |
 //! |---|---|
@@ -19,9 +17,8 @@
 //! | `codec` | compression, and comparison by wide registers |
 //! | [`probe`] | tests the features of a machine |
 //!
-//! Two rules hold throughout. No Rust reference points into the window: its pages are evicted and
-//! faulted in, so they are named by number. And code that may run in a signal handler (faults,
-//! eviction, the reissued call) does not allocate.
+//! No Rust reference points into the window: its pages are evicted, so they are named by number.
+//! Code that may run in a signal handler (faults, eviction, the reissued call) does not allocate.
 
 mod base;
 mod own_memory;
@@ -31,8 +28,7 @@ mod storage;
 mod process;
 mod codec;
 pub mod probe;
-/// The helper of all tests that wait. Included by path, because `softswap-testkit` depends on this
-/// crate.
+/// Included by path, because `softswap-testkit` depends on this crate.
 #[cfg(test)]
 #[path = "../../testkit/src/waiting.rs"]
 pub mod waiting;

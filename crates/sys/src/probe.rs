@@ -1,7 +1,5 @@
-//! Tests which features the kernel allows this process to use, for `softswap doctor`.
-//!
-//! Trials that could kill the process or have lasting effects (signals, filters) run in a forked
-//! child that only makes system calls.
+//! Tests which features the kernel allows this process to use, for `softswap doctor`. Trials that
+//! could kill the process or have lasting effects run in a forked child.
 
 use crate::memory::{PAGE_SIZE, Page, reserve_bytes, reserve_pages};
 use crate::uffd::Uffd;
@@ -21,7 +19,6 @@ pub(crate) enum Ended {
     Signal(i32),
 }
 
-/// Runs `body` in a forked child; its result is the exit status.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     // SAFETY: the child runs `body`, which in all of this crate only makes system calls, allocates
     // nothing and takes no locks, and exits by `_exit`.
@@ -54,15 +51,13 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     })
 }
 
-/// Runs `body` in a forked child. The exit status is 0, or the errno of `body`'s error, limited to
-/// 1..=200 so that an error is never 0.
+/// Runs `body` in a child. The status is 0, or the errno of its error, limited to 1..=200.
 fn trial(body: impl FnOnce() -> io::Result<()>) -> io::Result<Ended> {
     in_child(|| {
         body().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO).clamp(1, 200), |()| 0)
     })
 }
 
-/// Returns the result of `body` in a forked child, for tests of a child's state.
 pub fn holds_in_child(body: impl FnOnce() -> bool) -> io::Result<bool> {
     Ok(in_child(|| i32::from(!body()))? == Ended::Exit(0))
 }
@@ -102,7 +97,6 @@ pub fn fault_as_sigbus() -> io::Result<()> {
     }
 }
 
-/// Moves one populated page with UFFDIO_MOVE and checks that its content has moved.
 pub fn move_page() -> io::Result<()> {
     let bytes = reserve_bytes(2 * PAGE_SIZE)?;
     let from = bytes.as_mut_ptr() as usize;
@@ -118,8 +112,7 @@ pub fn move_page() -> io::Result<()> {
         unsafe { uffd.register(to, PAGE_SIZE)? };
         match uffd.move_pages(to, from, PAGE_SIZE).error {
             Some(error) => Err(error),
-            // SAFETY: the move reported the page as present. If it is not, SIGBUS kills the child,
-            // which is reported.
+            // SAFETY: the page is present; otherwise SIGBUS kills the child, which is reported.
             None if unsafe { (to as *const u64).read_volatile() } == 0x5157_4150 => Ok(()),
             None => Err(io::Error::from_raw_os_error(libc::EIO)),
         }
@@ -127,8 +120,7 @@ pub fn move_page() -> io::Result<()> {
     status_to_result(ended)
 }
 
-/// Installs a seccomp filter as an unprivileged process may, in a child, that traps `getppid`.
-/// SIGSYS must kill the child at that call.
+/// Traps `getppid` by an unprivileged filter in a child, which SIGSYS must kill.
 pub fn seccomp_trap() -> io::Result<()> {
     let filter = seccomp::trapping(libc::SYS_getppid);
     let ended = trial(|| {
@@ -146,7 +138,6 @@ pub fn seccomp_trap() -> io::Result<()> {
     }
 }
 
-/// Sets up an io_uring and completes one operation.
 pub fn io_uring_nop() -> io::Result<()> {
     let mut ring = io_uring::IoUring::new(4)?;
     // SAFETY: an operation without effect refers to no memory.
@@ -160,7 +151,6 @@ pub fn io_uring_nop() -> io::Result<()> {
     }
 }
 
-/// Reserves `len` bytes at `address` like the managed window, and unmaps them.
 pub fn reserve_window(address: usize, len: usize) -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags};
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
@@ -266,7 +256,6 @@ mod tests {
 
     #[test]
     fn offered_features_work() {
-        // If userfaultfd is forbidden, there is nothing to test.
         let Ok(offered) = offered_features(Privilege::UserModeOnly) else { return };
         if offered & FEATURE_SIGBUS != 0 {
             fault_as_sigbus().unwrap();

@@ -1,9 +1,7 @@
-//! Tests the mapping of a secret, in a separate process, because other tests could map memory at
-//! the freed address.
+//! Tests a secret's mapping in a process of its own: other tests could map memory at its address.
 
 use softswap_sys::secret::Secret;
 
-/// Returns the flags of the mapping at `address`; `None` if nothing is mapped there.
 fn flags_at(address: usize) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{address:x}-");

@@ -1,5 +1,4 @@
-//! A library's signal handler in front of the previous action, which handles the signals that do
-//! not belong to the library.
+//! A library's signal handler, which performs the previous action for signals of others.
 
 use crate::signals::{self, Context, Handler, Mask, siginfo_t};
 use std::io;
@@ -25,9 +24,8 @@ impl Before {
         }
     }
 
-    /// Records the action of a signal and installs `handler`, which runs on the stack of the
-    /// interrupted thread, with the signals of `mask` blocked. Calls the C library's `sigaction`:
-    /// if the preloaded runtime handles the signal, it interposes the call and calls both handlers.
+    /// Records the action of a signal and installs `handler`, by the C library's `sigaction`: a
+    /// preloaded runtime interposes that call, and calls both handlers.
     pub(crate) fn install(
         &self,
         signal: i32,
@@ -60,8 +58,7 @@ impl Before {
         if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Performs the previous action. `is_repeated` is true if the interrupted instruction runs
-    /// again after the handler, and raises the signal again unless a process had sent it.
+    /// Performs the previous action. `is_repeated`: the instruction will raise the signal again.
     pub(crate) fn pass_on(
         &self,
         signal: i32,

@@ -1,10 +1,9 @@
 //! Places the engine's own descriptors at numbers that the program does not use.
 //!
-//! An open descriptor stays usable if the soft limit (RLIMIT_NOFILE) falls to its number or below,
-//! and the kernel then assigns that number to no other file. So the engine raises the soft limit
-//! temporarily, if the hard limit allows it, and places its descriptors just above the program's
-//! limit. It uses the lowest numbers there, because fork copies the table up to the highest number
-//! in use. If the hard limit does not allow it, the engine uses high numbers below the limit.
+//! These are just above the program's soft limit (RLIMIT_NOFILE), which the engine raises
+//! temporarily. Open descriptors stay usable there, and the kernel assigns the numbers to no other
+//! file. The engine uses the lowest ones, because fork copies the table up to the highest number in
+//! use. If the hard limit does not allow it, the engine uses high numbers below the limit.
 
 use crate::own_descriptors;
 use crate::program_filter;
@@ -29,14 +28,12 @@ static RAISED: AtomicU32 = AtomicU32::new(0);
 /// The program's soft limit while it is raised; otherwise 0.
 static SOFT_BEFORE: AtomicI32 = AtomicI32::new(0);
 
-/// Returns the soft and the hard limit, after setting `new` if given; `None` if the kernel refuses.
 fn rlimit(new: Option<[u64; 2]>) -> Option<[u64; 2]> {
     let mut now = [UNLIMITED; 2];
     let set = new.as_ref().map_or(0, |new| new.as_ptr() as usize);
     let get = if new.is_none() { now.as_mut_ptr() as usize } else { 0 };
     let args = [0, libc::RLIMIT_NOFILE as usize, set, get, 0, 0];
-    // SAFETY: the kernel reads two words from `new` and writes two to `now`; either pointer may be
-    // null.
+    // SAFETY: the kernel reads two words from `new` and writes two to `now`; either may be null.
     raw::check(unsafe { raw::syscall(libc::SYS_prlimit64, args) }).ok()?;
     Some(new.unwrap_or(now))
 }
@@ -72,12 +69,9 @@ impl Drop for Raised {
     }
 }
 
-/// Runs `body` with the soft limit raised if the hard limit allows it. So `body` can open
-/// descriptors even if the program has reached its limit. Calls may nest.
-///
-/// The limit belongs to the process, and [`move_high`] uses low numbers temporarily. So the engine
-/// opens descriptors only while no program thread runs: at start, and in a child just after fork.
-/// If the program has its own seccomp filter, the limit is not changed.
+/// Runs `body` with the soft limit raised if the hard limit allows it, except under the program's
+/// own filter. Called while no program thread runs: the limit belongs to the process, and
+/// [`move_high`] uses low numbers temporarily.
 pub fn with_raised_limit<R>(body: impl FnOnce() -> R) -> R {
     if RAISED.fetch_add(1, Ordering::AcqRel) > 0 {
         let result = body();
@@ -96,8 +90,7 @@ pub fn with_raised_limit<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Moves a descriptor above the program's numbers (see the module), with close-on-exec set, and
-/// registers it in [`crate::own_descriptors`]. [`release`] closes it.
+/// Moves a descriptor above the program's numbers, with close-on-exec set, until [`release`].
 #[must_use]
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
     let moved = with_raised_limit(|| {
@@ -116,21 +109,18 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
     fd
 }
 
-/// Closes a descriptor through the engine's gate, because the program's own seccomp filters could
-/// refuse a call by the C library.
+/// Closes through the engine's gate: the program's filters could refuse the C library's call.
 fn close(fd: OwnedFd) {
     // SAFETY: the call takes no pointers, and the descriptor has no other owner.
     unsafe { raw::syscall(libc::SYS_close, [fd.into_raw_fd() as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Returns the lowest number that a descriptor of the engine may have, in this process or in a
-/// program that it executes.
+/// Returns the lowest number that the engine's descriptors may have, here or after exec.
 pub(crate) fn first_high() -> u32 {
     let [below, ..] = floors_below(limits().0);
     below.min(own_descriptors::lowest()).max(0) as u32
 }
 
-/// Returns the minimum numbers to try below a limit, highest first.
 fn floors_below(limit: u64) -> [i32; 3] {
     let top = limit.min(FARTHEST);
     [top - top / SHARE, top / 2, top / SHARE].map(|floor| floor as i32)
@@ -147,8 +137,7 @@ pub fn free_numbers() -> usize {
     count as usize
 }
 
-/// Aborts because the program closed a descriptor of the engine by a raw system call. Swapped-out
-/// pages are inaccessible now, and must not read as zeroes.
+/// Aborts: swapped-out pages are inaccessible now, and must not read as zeroes.
 #[cold]
 pub(crate) fn lost(what: &str) -> ! {
     raw::write_stderr(
@@ -159,13 +148,11 @@ pub(crate) fn lost(what: &str) -> ! {
     std::process::abort()
 }
 
-/// Opens a file for reading and moves its descriptor by [`move_high`].
 pub(crate) fn open_high(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(move_high(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
-/// A file that [`open_high`] opened; its descriptor is released when dropped.
 #[derive(Debug)]
 pub(crate) struct KeptFile(OwnedFd);
 
@@ -202,7 +189,6 @@ impl Drop for KeptFile {
     }
 }
 
-/// Closes a descriptor that [`move_high`] returned.
 pub fn release(fd: OwnedFd) {
     own_descriptors::forget(fd.as_raw_fd());
     close(fd);

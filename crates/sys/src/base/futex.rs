@@ -37,8 +37,7 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     wait_at(word.as_ptr() as usize, expected, timeout_ns);
 }
 
-/// Sleeps in a call of the program while `word` holds `expected`. The error is an `errno` for the
-/// program: EINTR, ETIMEDOUT, or EAGAIN if `word` held another value.
+/// Sleeps like [`wait`]. The error is EINTR, ETIMEDOUT, or EAGAIN if `word` held another value.
 pub fn wait_for_program(
     word: &AtomicU32,
     expected: u32,
@@ -64,7 +63,6 @@ pub fn wait_low(word: &AtomicU64, expected: u64) {
     wait_at(word.as_ptr() as usize, expected as u32, None);
 }
 
-/// Wakes all threads that sleep in [`wait_low`] on `word`.
 pub fn wake_low(word: &AtomicU64) {
     wake_at(word.as_ptr() as usize, i32::MAX);
 }
@@ -74,14 +72,12 @@ pub fn wait_shared(word: &AtomicU64, expected: u64, ns: u64) {
     wait_by(libc::FUTEX_WAIT as usize, word.as_ptr() as usize, expected as u32, Some(ns));
 }
 
-/// Wakes all sleepers of [`wait_shared`] on `word`, in all processes.
 pub fn wake_shared(word: &AtomicU64) {
     wake_by(libc::FUTEX_WAKE as usize, word.as_ptr() as usize, i32::MAX);
 }
 
-/// Faults a page in for writing, without a change of its content, by an atomic "or 0" in the kernel.
-/// Kernels before 5.14 have no advice that does so. Returns false if the word at `address` is not
-/// writable. A thread that waits on that word may wake early.
+/// Faults in a page for writing by an atomic "or 0" in the kernel: before 5.14 no advice does so.
+/// Returns false if `address` is not writable. A thread that waits on this word may wake early.
 pub fn fault_in_for_writing(address: usize) -> bool {
     const WAKE_OP_PRIVATE: usize = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
     const OR_ZERO: usize = (libc::FUTEX_OP_OR as usize) << 28;
@@ -92,8 +88,7 @@ pub fn fault_in_for_writing(address: usize) -> bool {
     unsafe { raw::syscall(libc::SYS_futex, args) >= 0 }
 }
 
-/// Backs off while waiting for a condition without a wake-up: spins for the first 1000 turns, then
-/// sleeps. Yielding is not enough: a waiter of higher priority would run again immediately.
+/// Spins at first, then sleeps: after a yield, a waiter of higher priority would run again.
 pub fn relax(turns: &mut u32) {
     const AT_ONCE: u32 = 1000;
     if *turns < AT_ONCE {
@@ -109,9 +104,8 @@ pub fn sleep_a_moment() {
     wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
 }
 
-/// A lock whose waiters sleep, so that the owner can run even if a waiter has a higher priority. If
-/// a signal handler may take the lock, other code must block signals to take it. A forked child may
-/// release a lock that its parent's thread took.
+/// A lock whose waiters sleep, so that an owner of lower priority can run. If a signal handler
+/// takes it, other code must block signals first. A forked child may release its parent's lock.
 #[derive(Debug, Default)]
 pub struct Lock(AtomicU32);
 
@@ -180,7 +174,6 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..EACH {
                         LOCK.lock();
-                        // Two steps: concurrent threads would lose increments.
                         let seen = COUNT.load(Ordering::Relaxed);
                         COUNT.store(seen + 1, Ordering::Relaxed);
                         LOCK.unlock();

@@ -1,7 +1,5 @@
-//! A mutex that is locked with all signals blocked.
-//!
-//! Unlike a standard mutex, a signal handler can take it, and a thread can hold it across fork. The
-//! child then finds the value consistent, and releases the lock that its parent's thread took.
+//! A mutex that is locked with all signals blocked. Unlike a standard mutex, a signal handler can
+//! take it, and a thread can hold it across fork: parent and child both release it.
 
 use crate::futex::Lock;
 use crate::signals;
@@ -26,14 +24,13 @@ impl<T> Locked<T> {
         signals::with_all_blocked(|| self.with_mask_as_is(body))
     }
 
-    /// Runs `body` with the value, without changing the signal mask. Signals whose handlers lock
-    /// the value must be blocked already.
+    /// Runs `body` under a mask that already blocks the signals whose handlers lock the value.
     pub fn with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         self.lock.lock();
         self.run_and_unlock(body)
     }
 
-    /// Runs `body` as [`Locked::with_mask_as_is`] does, or returns `None` if the value is locked.
+    /// Returns `None` if the value is locked.
     pub fn try_with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.lock.try_lock().then(|| self.run_and_unlock(body))
     }
@@ -46,8 +43,7 @@ impl<T> Locked<T> {
         result
     }
 
-    /// Replaces and unlocks the value in a forked child, even if a thread of the parent was
-    /// changing it. The old value is not dropped.
+    /// Replaces and unlocks the value in a forked child, without dropping the old one.
     ///
     /// # Safety
     ///

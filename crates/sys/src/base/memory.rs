@@ -1,11 +1,5 @@
-//! The engine's own memory: outside the managed window and never swapped.
-//!
-//! Reservations last until the process exits, because the engine does. An engine that stops earlier
-//! collects its reservations ([`Reservations`]). The kernel populates pages on first touch, so a
-//! large reservation costs address space only.
-//!
-//! All calls are raw system calls: inside the preloaded runtime the C library's `mmap` is the
-//! interposed one.
+//! The engine's own memory: outside the managed window, never swapped, and unmapped only by
+//! [`Reservations`]. All calls are raw, because the runtime interposes the C library's `mmap`.
 
 use crate::raw;
 use std::cell::Cell;
@@ -26,7 +20,6 @@ thread_local! {
     static COLLECTING: Cell<*const Reservations> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Runs `body` with a value set for this thread. Restores the previous value, also after a panic.
 pub(crate) fn with_set<T: Copy + 'static, R>(
     place: &'static LocalKey<Cell<T>>,
     value: T,
@@ -56,26 +49,21 @@ impl Reservations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((base, len));
     }
 
-    /// Unmaps all recorded memory.
-    ///
     /// # Safety
     /// The memory is not in use any more.
     pub unsafe fn release(self) {
         for (base, len) in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            // SAFETY: `map_anonymous` mapped the range, and the caller promises that it is not in
-            // use any more.
+            // SAFETY: `map_anonymous` mapped the range; the caller promises that it is not in use.
             unsafe { unmap(base, len) };
         }
     }
 }
 
-/// Reserves `len` bytes (rounded up to pages) of zeroed private memory.
 pub fn reserve_bytes(len: usize) -> io::Result<&'static mut [u8]> {
     // SAFETY: zero is a valid u8, of alignment 1.
     unsafe { reserve(len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE)) }
 }
 
-/// Returns true if address space for `len` more bytes can be reserved now.
 pub fn can_reserve(len: usize) -> bool {
     // SAFETY: without MAP_FIXED a new mapping overlaps nothing.
     match unsafe { map(0, len, libc::PROT_READ | libc::PROT_WRITE, RESERVE) } {
@@ -103,14 +91,11 @@ pub fn reserve_u16(len: usize) -> io::Result<&'static [AtomicU16]> {
     Ok(unsafe { reserve::<AtomicU16>(len)? })
 }
 
-/// Reserves `count` zeroed pages as separately ownable frames.
 pub fn reserve_pages(count: usize) -> io::Result<&'static mut [Page]> {
     // SAFETY: all-zero bytes are a valid `Page`, aligned to a page.
     unsafe { reserve(count) }
 }
 
-/// Reserves space for `len` zeroed values, for the life of the process.
-///
 /// # Safety
 /// Zero bytes are a valid `T`, whose alignment is at most a page.
 unsafe fn reserve<T>(len: usize) -> io::Result<&'static mut [T]> {
@@ -121,27 +106,21 @@ unsafe fn reserve<T>(len: usize) -> io::Result<&'static mut [T]> {
     Ok(unsafe { std::slice::from_raw_parts_mut(base.cast::<T>(), len) })
 }
 
-/// Returns the limit of this process's address space in bytes (`ulimit -v`).
 pub fn address_space_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     limit.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Populates `bytes` with DRAM in one call, which is cheaper than a fault for each page. If the
-/// kernel lacks the call (before 5.14) or memory, the first touch of each page populates it. Panics
-/// if `bytes` does not start at a page boundary.
+/// Populates `bytes` in one call, or, if the kernel lacks the call (before 5.14) or memory, on
+/// first touch. Panics if `bytes` does not start at a page boundary.
 pub fn populate(bytes: &mut [u8]) {
     assert!((bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE));
-    // SAFETY: the range is borrowed exclusively, and its content does not change: the kernel does
-    // what a write fault would do.
+    // SAFETY: the range is borrowed exclusively, and a write fault, too, would keep its content.
     let _ = unsafe { advise(bytes.as_mut_ptr() as usize, bytes.len(), libc::MADV_POPULATE_WRITE) };
 }
 
-/// Flags of reserved memory.
 pub(crate) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Calls `mmap` for anonymous memory.
-///
 /// # Safety
 /// With MAP_FIXED the range must not hold memory that Rust code refers to.
 pub(crate) unsafe fn map(start: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
@@ -151,8 +130,6 @@ pub(crate) unsafe fn map(start: usize, len: usize, prot: i32, flags: i32) -> io:
     raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
 }
 
-/// Calls `munmap`.
-///
 /// # Safety
 /// No Rust code refers to the range.
 pub(crate) unsafe fn unmap(start: usize, len: usize) {
@@ -160,8 +137,6 @@ pub(crate) unsafe fn unmap(start: usize, len: usize) {
     unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
 }
 
-/// Calls `mprotect`.
-///
 /// # Safety
 /// Rust code that refers to the range needs no access that `prot` lacks.
 pub(crate) unsafe fn protect(start: usize, len: usize, prot: i32) -> io::Result<()> {
@@ -171,8 +146,6 @@ pub(crate) unsafe fn protect(start: usize, len: usize, prot: i32) -> io::Result<
         .map(drop)
 }
 
-/// Calls `madvise`.
-///
 /// # Safety
 /// The content of the range after the advice is valid for Rust code that refers to it.
 pub(crate) unsafe fn advise(start: usize, len: usize, advice: i32) -> io::Result<()> {
@@ -181,8 +154,7 @@ pub(crate) unsafe fn advise(start: usize, len: usize, advice: i32) -> io::Result
         .map(drop)
 }
 
-/// Returns the DRAM of `bytes` to the system; they read as zero afterwards. Panics if `bytes` does
-/// not start and end at page boundaries.
+/// Zeroes `bytes` and frees their DRAM. Panics unless they start and end at page boundaries.
 pub fn release_dram(bytes: &mut [u8]) {
     assert!(
         (bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE)
@@ -203,10 +175,8 @@ pub fn release_dram(bytes: &mut [u8]) {
 /// Reservations of at least this size are excluded from core files, to keep those small.
 const LARGE_BYTES: usize = 4 << 20;
 
-/// Excludes whole pages of the engine from core files.
 pub(crate) fn exclude_from_dumps(start: usize, len: usize) {
-    // SAFETY: no content changes, only what a core file contains. If nothing is mapped, the kernel
-    // refuses.
+    // SAFETY: no content changes, only what a core file contains. Unmapped memory is refused.
     let _ = unsafe { advise(start, len, libc::MADV_DONTDUMP) };
 }
 
@@ -217,7 +187,6 @@ const FREE_BELOW_CODE: usize = 64 << 30;
 /// Address space for such reservations, below [`FREE_BELOW_CODE`], in bytes.
 const APART_SPAN: usize = 2 << 40;
 
-/// Returns an address hint for a reservation, or 0 for none.
 fn place_apart(len: usize) -> usize {
     const ALIGN: usize = 2 << 20;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -230,7 +199,6 @@ fn place_apart(len: usize) -> usize {
     end.and_then(|end| end.checked_sub(len)).map_or(0, |start| start & !(ALIGN - 1))
 }
 
-/// Maps `len` bytes of zeroed private memory, readable and writable, populated on first touch.
 pub(crate) fn map_new(len: usize) -> io::Result<usize> {
     // SAFETY: without MAP_FIXED the address is a hint, so a new mapping overlaps nothing.
     unsafe { map(place_apart(len), len, libc::PROT_READ | libc::PROT_WRITE, RESERVE) }
@@ -239,8 +207,7 @@ pub(crate) fn map_new(len: usize) -> io::Result<usize> {
 fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     let base = map_new(len)?;
     // A huge page would populate, and so charge, memory that was never touched.
-    // SAFETY: the range was mapped just above, and no content changes. A kernel that does not know
-    // the advice refuses it.
+    // SAFETY: the range was mapped just above, and the advice, if known, changes no content.
     let _ = unsafe { advise(base, len, libc::MADV_NOHUGEPAGE) };
     if len >= LARGE_BYTES {
         exclude_from_dumps(base, len);

@@ -1,8 +1,5 @@
-//! Numbers of the engine's own descriptors, which the program must not close.
-//!
-//! A daemon closes all descriptors at start, and a child about to call exec closes nearly all. If
-//! the userfaultfd were closed, swapped-out pages would be inaccessible. So the runtime checks this
-//! table before a call of the program closes or replaces a descriptor.
+//! Numbers of the engine's own descriptors. The runtime checks them before the program closes
+//! descriptors: without the userfaultfd, swapped-out pages would be inaccessible.
 
 use crate::raw;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -18,12 +15,10 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// The lowest number that was ever kept. Most numbers to check are below it and need no search.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
-/// Returns the descriptor of an entry, or [`NONE`].
 fn number_of(entry: i32) -> i32 {
     if entry < 0 { entry } else { entry & !WITHHELD }
 }
 
-/// Registers a descriptor as the engine's, until [`forget`].
 pub fn keep(fd: i32) {
     LOWEST.fetch_min(fd, Ordering::AcqRel);
     for (index, slot) in KEPT.iter().enumerate() {
@@ -37,15 +32,13 @@ pub fn keep(fd: i32) {
     }
 }
 
-/// Marks a kept descriptor, so that [`close_withheld`] closes it in a forked child.
 pub(crate) fn withhold(fd: i32) {
     for slot in used() {
         let _ = slot.compare_exchange(fd, fd | WITHHELD, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// Closes the withheld descriptors, which act on the parent's memory. Called in a forked child
-/// before the program continues there.
+/// Closes what acts on the parent's memory, in a forked child before the program continues.
 pub fn close_withheld() {
     for slot in used() {
         let entry = slot.load(Ordering::Relaxed);
@@ -66,7 +59,6 @@ fn used() -> &'static [AtomicI32] {
     &KEPT[..USED.load(Ordering::Acquire)]
 }
 
-/// Removes a descriptor from the table. The program may then close its number.
 pub fn forget(fd: i32) {
     for slot in used() {
         for entry in [fd, fd | WITHHELD] {
@@ -75,24 +67,20 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// Returns true if the descriptor is the engine's.
 pub fn contains(fd: i32) -> bool {
     fd >= LOWEST.load(Ordering::Acquire)
         && used().iter().any(|slot| number_of(slot.load(Ordering::Relaxed)) == fd)
 }
 
-/// Returns the kept descriptors that are at least `fd`, in no order.
 fn from(fd: u32) -> impl Iterator<Item = u32> {
     let kept = used().iter().map(|slot| number_of(slot.load(Ordering::Relaxed)));
     kept.filter_map(|kept| u32::try_from(kept).ok()).filter(move |kept| *kept >= fd)
 }
 
-/// Returns the lowest kept descriptor that is at least `fd`.
 pub fn next_from(fd: u32) -> Option<u32> {
     from(fd).min()
 }
 
-/// Returns the highest kept descriptor, if it is at least `fd`.
 pub fn last_from(fd: u32) -> Option<u32> {
     from(fd).max()
 }

@@ -9,8 +9,7 @@ mod real {
     pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     pub use std::sync::{Mutex, MutexGuard};
 
-    /// Orders a sequentially consistent store before a sequentially consistent load of another
-    /// word. Only loom's model needs a fence.
+    /// Orders a SeqCst store before a SeqCst load of another word. Only loom needs a fence.
     pub fn in_one_order() {}
 }
 
@@ -22,12 +21,10 @@ mod model {
     pub use loom::thread::yield_now as relax;
     use std::io;
 
-    /// Returns a table for the life of the process, like the real function.
     pub fn reserve_u64(len: usize) -> io::Result<&'static [AtomicU64]> {
         Ok(Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// Returns a table for the life of the process, like the real function.
     pub fn reserve_u32(len: usize) -> io::Result<&'static [AtomicU32]> {
         Ok(Vec::leak((0..len).map(|_| AtomicU32::new(0)).collect()))
     }
@@ -38,8 +35,7 @@ mod model {
     }
 
     loom::lazy_static! {
-        /// One futex queue for the whole model. Like the kernel, it compares and sleeps in one
-        /// step.
+        /// The model's futex queue. Like the kernel, it compares and sleeps in one step.
         static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
@@ -61,8 +57,7 @@ mod model {
 
     pub use wake as wake_shared;
 
-    /// A fence: loom treats sequentially consistent loads and stores as weaker ones, and only
-    /// fences as sequentially consistent.
+    /// A fence, because loom treats only fences as sequentially consistent.
     pub fn in_one_order() {
         loom::sync::atomic::fence(Ordering::SeqCst);
     }

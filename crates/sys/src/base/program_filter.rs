@@ -1,6 +1,5 @@
-//! Records that the program has installed a seccomp filter.
-//!
-//! If the program has a filter, the engine makes only the calls that [`crate::exemption`] lists.
+//! Records that the program has installed a seccomp filter, which may kill the process for any call
+//! that [`crate::exemption`] does not list.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -8,13 +7,11 @@ static IN_FORCE: AtomicBool = AtomicBool::new(false);
 /// ID of the process that the exempted filters know; 0 for none.
 static KNOWN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns true if the program has its own filter.
 pub fn is_in_force() -> bool {
     IN_FORCE.load(Ordering::Relaxed)
 }
 
-/// Records that the program has, or is about to install, a filter (`on`), or that it has none.
-/// Returns the previous value.
+/// Records that the program has a filter or is about to install one. Returns the previous value.
 pub(crate) fn set_in_force(on: bool) -> bool {
     IN_FORCE.swap(on, Ordering::AcqRel)
 }
@@ -27,8 +24,7 @@ pub(crate) fn set_known_process(process: u32) {
     KNOWN_PROCESS.store(process, Ordering::Relaxed);
 }
 
-/// Returns true if the engine may send a signal to this process by its ID `process`: the program
-/// has no filter, or the exemptions list the ID.
+/// Returns true if the engine may send a signal to this process by its ID, `process`.
 pub(crate) fn may_signal(process: u32) -> bool {
     !is_in_force() || known_process() == process
 }

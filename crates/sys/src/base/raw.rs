@@ -1,19 +1,15 @@
 //! System calls issued from two fixed instructions, the *gates*.
 //!
-//! The guard's filter (see [`crate::seccomp`]) allows every call from either gate, with any
-//! arguments. The engine uses the first for its own calls, which may name addresses in the managed
-//! window. The program's own filters allow those calls too ([`crate::exemption`]). The second is
-//! for calls of the program that the guard reissues once their buffers are resident. The program's
-//! filters judge those calls.
+//! The guard's filter ([`crate::seccomp`]) allows every call from either gate. The first is for the
+//! engine's own calls, which the program's filters allow too ([`crate::exemption`]). The second is
+//! for calls of the program, which these filters judge, once their buffers are resident.
 //!
-//! A filter survives exec. A program started by a managed program can therefore be managed only if
-//! its gates have the same address. They are in a page of their own, at a random address that is
-//! chosen once per tree of processes ([`crate::aslr`]).
+//! A filter survives exec, so all programs of a tree have their gates at the same address. It is
+//! random, chosen once per tree ([`crate::aslr`]).
 //!
-//! Security: an attacker who controls the program counter can jump to a gate. That gains system
-//! calls which a program without a filter may make anyway. If the program has a filter, the
-//! engine's gate gains only the calls and arguments that the exemption lists. A check before the
-//! instruction would not help, because the attacker would jump past it.
+//! Security: an attacker who controls the program counter can jump to a gate, past any check before
+//! it. That gains nothing if the program has no filter; otherwise the engine's gate gains only the
+//! calls and arguments that the exemption lists.
 
 use crate::page::PAGE_SIZE;
 use crate::program_filter;
@@ -55,8 +51,7 @@ macro_rules! gates {
 
 gates! { "softswap_raw_syscall" "softswap_program_syscall" }
 
-/// Offset of the program's gate from the engine's: one address bit, so that a filter matches both
-/// gates with one comparison.
+/// Offset of the program's gate from the engine's: one bit, so that a filter compares once.
 pub const APART: usize = 64;
 
 unsafe extern "C" {
@@ -78,7 +73,6 @@ type Gate = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize
 /// Address of the gate page; 0 while calls come from the library's own code.
 static GATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the function at `offset`: 0 for the engine's gate, [`APART`] for the program's.
 fn gate(offset: usize) -> Gate {
     let start = match GATE.load(Ordering::Relaxed) {
         0 => softswap_raw_syscall as *const () as usize,
@@ -90,8 +84,7 @@ fn gate(offset: usize) -> Gate {
     unsafe { std::mem::transmute::<usize, Gate>(start + offset) }
 }
 
-/// Issues a system call of the engine. Returns the kernel's result (negative: -errno). Does not
-/// change `errno` and is no cancellation point.
+/// Returns the kernel's result (negative: -errno). Does not change `errno`; no cancellation point.
 ///
 /// # Safety
 /// The call's effect on this process's memory is sound: it writes, maps and unmaps only memory to
@@ -103,8 +96,6 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     unsafe { gate(0)(number as usize, a, b, c, d, e, f) }
 }
 
-/// Issues a system call for the program, which the program's own filters judge.
-///
 /// # Safety
 /// The call's effect on this process's memory is sound: it writes, maps and unmaps only memory to
 /// which no Rust code refers. If memory is not mapped, the kernel returns EFAULT.
@@ -115,8 +106,7 @@ pub unsafe fn syscall_for_program(number: i64, args: [usize; 6]) -> isize {
     unsafe { gate(APART)(number as usize, a, b, c, d, e, f) }
 }
 
-/// Issues a system call from an instruction that no filter knows, as the program does. With managed
-/// addresses among its arguments it traps into the guard.
+/// Issues a system call outside the gates: with managed addresses it traps into the guard.
 ///
 /// # Safety
 /// The call's effect on this process's memory is sound: it writes, maps and unmaps only memory to
@@ -141,22 +131,18 @@ pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
     result
 }
 
-/// Stands for the calling thread where the kernel expects a pidfd: `PIDFD_SELF_THREAD` of Linux
-/// 6.14.
+/// Stands for the calling thread in place of a pidfd: `PIDFD_SELF_THREAD` of Linux 6.14.
 pub(crate) const PIDFD_SELF: i32 = -10000;
 
-/// Marks [`request_pages`]'s call, in an argument that the kernel ignores: exempted filters of the
-/// program allow it.
+/// Marks [`request_pages`]'s call for exempted filters, in an argument that the kernel ignores.
 pub(crate) const REQUEST_PAGES_MARK: usize = 0x736f_6674_7061_6765;
 
-/// Faults in pages of the program (`MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`). Managed pages
-/// are faulted in by the guard, on any stack of the caller. Other advice is refused (EINVAL).
+/// Faults in pages of the program. The guard faults in managed ones, on any stack of the caller.
 pub fn request_pages(address: usize, len: usize, advice: i32) -> isize {
     if !matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
         return -(libc::EINVAL as isize);
     }
-    // SAFETY: both kinds of advice do what touching the pages does and change no byte. If nothing
-    // is mapped, the kernel returns ENOMEM.
+    // SAFETY: both kinds of advice change no byte, like a touch. Unmapped memory returns ENOMEM.
     unsafe {
         syscall_through_guard(
             libc::SYS_madvise,
@@ -165,13 +151,11 @@ pub fn request_pages(address: usize, len: usize, advice: i32) -> isize {
     }
 }
 
-/// Returns true for the third and fourth argument of [`request_pages`] with MADV_POPULATE_WRITE.
 pub fn is_write_request(third: usize, fourth: usize) -> bool {
     third == libc::MADV_POPULATE_WRITE as usize && fourth == REQUEST_PAGES_MARK
 }
 
-/// Copies the calling code to `address` and uses that copy from now on. Returns false if the
-/// address is taken. A gate never moves.
+/// Copies the gates to `address`, once. Returns false if the address is taken.
 pub(crate) fn place_gate(address: usize) -> bool {
     if GATE.load(Ordering::Relaxed) != 0 {
         return true;
@@ -199,8 +183,7 @@ pub(crate) fn place_gate(address: usize) -> bool {
     protected == 0
 }
 
-/// Returns the instruction pointer that the kernel sees for calls made by [`syscall`]. That of
-/// [`syscall_for_program`] is [`APART`] bytes higher.
+/// Returns the instruction pointer that the kernel reports for a call through the engine's gate.
 pub fn exempt_instruction_pointer() -> u64 {
     let start = softswap_raw_syscall as *const () as u64;
     let after = softswap_raw_syscall_return as *const () as u64;
@@ -216,8 +199,7 @@ pub(crate) fn gate_addresses() -> [usize; 2] {
     [gate(0) as usize, gate(APART) as usize]
 }
 
-/// If `address` is in a gate and its `syscall` instruction has not completed, returns the address
-/// after that instruction.
+/// If `address` is in a gate before its call was made, returns the address after the call.
 pub(crate) fn after_gate(address: usize) -> Option<usize> {
     let len = (exempt_instruction_pointer() as usize) - gate(0) as usize;
     let is_before = |start: &usize| (*start..*start + len).contains(&address);
@@ -249,7 +231,6 @@ pub fn current_thread() -> i32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
-/// Returns this process's ID. Not cached, so it is right in a forked child too.
 pub fn current_process() -> u32 {
     // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
@@ -315,7 +296,6 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs `body` and restores the thread's `errno` afterwards, as a signal handler must.
 pub fn preserving_errno<R>(body: impl FnOnce() -> R) -> R {
     let saved = errno();
     let result = body();
@@ -337,7 +317,6 @@ pub fn errno() -> i32 {
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 const NO_FILE: [u64; 2] = [u64::MAX; 2];
 
-/// Returns device and inode number of the file that `fd` refers to.
 fn identity(fd: usize) -> [u64; 2] {
     file_status(fd).map_or(NO_FILE, |stat| [stat.st_dev, stat.st_ino])
 }
@@ -349,14 +328,12 @@ pub fn file_status(fd: usize) -> std::io::Result<libc::stat> {
     Ok(stat)
 }
 
-/// Returns the flags with which the file of a descriptor is open.
 pub fn open_flags(fd: usize) -> Option<i32> {
     // SAFETY: the call takes no pointers.
     let flags = unsafe { syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]) };
     (flags >= 0).then_some(flags as i32)
 }
 
-/// Returns an integer option of a socket, of level `SOL_SOCKET`.
 pub fn socket_option(fd: usize, option: i32) -> Option<i32> {
     let (mut value, mut len) = (0_i32, size_of::<i32>() as u32);
     let (at, level) = (&raw mut value as usize, libc::SOL_SOCKET as usize);
@@ -365,17 +342,15 @@ pub fn socket_option(fd: usize, option: i32) -> Option<i32> {
     (unsafe { syscall(libc::SYS_getsockopt, args) } == 0).then_some(value)
 }
 
-/// Records the file that standard error refers to. Messages go only to this file, not to a file
-/// that the program opens as descriptor 2 later. The file is not kept open: a reader at the other
-/// end of a pipe waits until all writers have closed it.
+/// Records the file of standard error, so that messages never go to a later file of descriptor 2.
+/// The file is not kept open: the reader of a pipe waits until all writers have closed it.
 pub fn record_stderr() {
     let [device, number] = identity(2);
     STDERR[0].store(device, Ordering::Relaxed);
     STDERR[1].store(number, Ordering::Relaxed);
 }
 
-/// Formats `text` without allocating and writes it as [`write_stderr`] does; cuts it off after 1
-/// KiB.
+/// Like [`write_stderr`], without allocating. Cuts the text off after 1 KiB.
 pub fn write_stderr_fmt(text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 1024], len: 0 };
     let _ = fmt::Write::write_fmt(&mut line, text);
@@ -398,8 +373,7 @@ impl fmt::Write for Line {
 }
 
 /// Writes a message to the file that was standard error at start or, if that is closed, to the
-/// terminal. Writes as much as the kernel accepts. If the program has its own filter, no terminal
-/// is opened: the filter may kill the process for the call.
+/// terminal. Under the program's own filter no terminal is opened: the filter may kill the process.
 pub fn write_stderr(text: &[u8]) {
     let noted = [STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed)];
     if noted == [0; 2] || (noted != NO_FILE && identity(2) == noted) {
@@ -420,13 +394,11 @@ pub fn write_stderr(text: &[u8]) {
     }
 }
 
-/// Signals that a write raises in its thread: the reader has gone, the file has its largest size
-/// (`ulimit -f`), or a process in the background writes to its terminal.
+/// Signals that a write raises: no reader, file size limit, terminal of a foreground process.
 const RAISED_BY_WRITES: u64 =
     1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGTTOU - 1);
 
-/// Writes without raising a signal. Under the program's own filter, which may not allow these
-/// calls, a signal is possible.
+/// Raises no signal, except under the program's own filter, which may not allow these calls.
 fn write_to(fd: usize, text: &[u8]) {
     if program_filter::is_in_force() {
         return write_all(fd, text);
@@ -447,9 +419,8 @@ fn write_to(fd: usize, text: &[u8]) {
     }
 }
 
-/// Takes signals from this thread that are pending, and sets its mask. A separate function, so that
-/// the sets are stored just before the calls: while a write waits, the stack can be evicted, and
-/// the kernel does not wait for its pages.
+/// A separate function, so that the sets are stored just before the calls: during a write the stack
+/// can be evicted, and the kernel does not wait for its pages.
 #[inline(never)]
 fn take_raised(raised: u64, mask: u64) {
     const SIZE: usize = size_of::<u64>();

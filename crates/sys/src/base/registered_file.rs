@@ -1,8 +1,5 @@
-//! A file kept open without a descriptor: registered with an io_uring.
-//!
-//! A program can close any descriptor by a raw system call, which the engine cannot prevent.
-//! A ring refers to the files that are registered with it, and a mapping of the ring's queue refers
-//! to the ring. So the file stays open as long as the mapping exists.
+//! A file kept open without a descriptor, which the program could close by a raw system call: it is
+//! registered with an io_uring, which a mapping of the ring's queue keeps.
 
 use crate::memory::{PAGE_SIZE, advise, unmap};
 use crate::program_filter;
@@ -11,8 +8,7 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Address of the mapping. 0 if this process may not create rings: then the file stays open only as
-/// long as its descriptor.
+/// Address of the mapping; 0 if this process may not create rings.
 #[derive(Debug)]
 pub(crate) struct RegisteredFile(AtomicUsize);
 
@@ -21,7 +17,6 @@ impl RegisteredFile {
         RegisteredFile(AtomicUsize::new(map(file).unwrap_or(0)))
     }
 
-    /// Registers `file`, in a forked child, which has not inherited the mapping.
     pub(crate) fn renew(&self, file: &OwnedFd) {
         self.0.store(map(file).unwrap_or(0), Ordering::Relaxed);
     }
@@ -38,7 +33,6 @@ impl Drop for RegisteredFile {
 }
 
 fn map(file: &OwnedFd) -> io::Result<usize> {
-    // The program's own seccomp filter may kill the process for creating a ring.
     if program_filter::is_in_force() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -56,8 +50,7 @@ fn map(file: &OwnedFd) -> io::Result<usize> {
     let number = ring.as_raw_fd() as usize;
     let files = [file.as_raw_fd()];
     let args = [number, REGISTER_FILES, files.as_ptr() as usize, files.len(), 0, 0];
-    // SAFETY: the kernel reads `files.len()` numbers from `files` and takes its own references to
-    // these files.
+    // SAFETY: the kernel reads `files.len()` numbers from `files`, and keeps references of its own.
     raw::check(unsafe { raw::syscall(libc::SYS_io_uring_register, args) })?;
     let flags = libc::MAP_SHARED as usize;
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.

@@ -1,10 +1,8 @@
-//! Signal frames: the state that the kernel writes on a stack before a handler runs, and reads when
-//! the handler returns.
+//! Signal frames: the state that the kernel writes for a handler and reads at its return.
 //!
-//! The kernel delivers each signal on a stack of the engine. [`Frame`] copies the kernel's frame,
-//! in the same layout, to the stack on which Linux would have put it, so that unwinders, debuggers
-//! and garbage collectors find it. [`start_handler`] then changes the kernel's own frame, so that
-//! `rt_sigreturn` starts the handler and sets its mask.
+//! [`Frame`] copies the kernel's frame from the engine's stack to the stack on which Linux would
+//! have put it, so that unwinders, debuggers and garbage collectors find it. [`start_handler`] then
+//! changes the kernel's own frame, so that `rt_sigreturn` starts the handler.
 
 use crate::signals::{Context, Mask};
 use libc::{siginfo_t, stack_t, ucontext_t};
@@ -23,8 +21,7 @@ const STATE_ALIGN: usize = 64;
 const LEGACY_STATE_BYTES: usize = 512;
 /// Bytes of the XSAVE header and of the word that marks the end of the area.
 const MIN_EXTENSION_BYTES: usize = 64 + 4;
-/// Offsets in the FXSAVE area of the mark and the size of an extended state: `struct
-/// _fpx_sw_bytes`.
+/// Offsets of mark and size of the extended state in the FXSAVE area: `struct _fpx_sw_bytes`.
 const MAGIC_AT: usize = 464;
 const EXTENDED_SIZE_AT: usize = 468;
 const MAGIC: u32 = 0x4650_5853;
@@ -51,7 +48,6 @@ fn extended_state(context: Context<'_>) -> (usize, usize) {
     (state, len)
 }
 
-/// The position of a handler's frame on a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
     start: usize,
@@ -80,9 +76,6 @@ impl Frame {
         self.context() + CONTEXT_BYTES
     }
 
-    /// Writes the frame: `context` with the alternate stack `stack`, the details, and the handler's
-    /// return address.
-    ///
     /// # Safety
     /// [`Frame::range`] is writable and not in use.
     pub unsafe fn write(
@@ -143,15 +136,12 @@ pub unsafe fn start_handler(
     context.set_mask(mask);
 }
 
-/// Returns the highest address at which [`copy_context`] can store a copy of a context on a stack
-/// that ends at `top`.
+/// Returns the highest place for [`copy_context`] on a stack that ends at `top`.
 pub fn copy_place(context: Context<'_>, top: usize) -> usize {
     let (_, len) = extended_state(context);
     (((top - len) & !(STATE_ALIGN - 1)) - CONTEXT_BYTES) & !15
 }
 
-/// Copies the context of a handler that will return, with its extended state, to `place`.
-///
 /// # Safety
 /// [`copy_place`] returned `place` for this context. Nothing else uses the stack above `place`
 /// while the copy is in use.
@@ -192,8 +182,7 @@ unsafe extern "C" {
 /// The kernel wrote `context`, for a handler that has not returned. No frame between here and that
 /// handler holds anything to release.
 pub unsafe fn resume(context: Context<'_>) -> ! {
-    // SAFETY: the kernel reads the context just above the stack pointer; the caller abandons
-    // everything below it.
+    // SAFETY: the kernel reads the context at the stack pointer; the caller abandons the rest.
     unsafe { softswap_resume(context) }
 }
 

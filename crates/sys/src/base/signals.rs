@@ -13,18 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use libc::{SIGBUS, SIGSEGV, SIGSYS, siginfo_t};
 
-/// A signal handler: takes the signal number, details and the interrupted state.
 pub type Handler = extern "C" fn(i32, &mut siginfo_t, Context<'_>);
 
-/// Bytes of an engine signal stack. It holds several nested frames (each up to 11 KiB with wide
-/// vector state), the guard's arrays, and the program's handlers. Populated on use.
+/// Bytes for nested frames (up to 11 KiB each), the guard's arrays, and the program's handlers.
 pub const STACK_BYTES: usize = 1 << 20;
-/// Bytes above the stack for other data of its thread. Thread-local variables would use the
-/// thread's own stack, which may be small.
+/// Bytes above the stack, used in place of thread-local variables on the thread's own stack.
 pub const THREAD_DATA_BYTES: usize = 48 << 10;
 /// Bytes for the data that other threads read about the thread.
 pub const NOTE_BYTES: usize = 320;
-/// Bytes of a thread's mapping: guard page, stack, note, thread data.
 const THREAD_BYTES: usize =
     (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + THREAD_DATA_BYTES).next_multiple_of(PAGE_SIZE);
 
@@ -37,20 +33,17 @@ pub const fn bit(signal: i32) -> Mask {
 
 static NEVER_BLOCKED: AtomicU64 = AtomicU64::new(bit(SIGBUS) | bit(SIGSYS));
 
-/// Returns the signals that must never be blocked: the kernel kills a thread whose synchronous
-/// signal is blocked.
+/// Returns the synchronous signals: if one is blocked when raised, the kernel kills the process.
 #[inline]
 pub fn never_blocked() -> Mask {
     NEVER_BLOCKED.load(Ordering::Relaxed)
 }
 
-/// Adds SIGSEGV to [`never_blocked`], for faults by page protection. Called before any memory is
-/// managed.
+/// Adds SIGSEGV, for faults by page protection. Called before any memory is managed.
 pub fn never_block_segv() {
     NEVER_BLOCKED.fetch_or(bit(SIGSEGV), Ordering::Relaxed);
 }
 
-/// The signals that can be pending or blocked.
 pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
 /// The action of a signal, in the kernel's format.
@@ -71,9 +64,8 @@ pub struct Action {
     /// `SIG_DFL`, `SIG_IGN` or a function's address.
     pub handler: usize,
     pub flags: u64,
-    /// Return trampoline; 0 if the handler returns to the kernel by itself.
+    /// Return trampoline; 0 for the one of this module.
     pub restorer: usize,
-    /// Signals that are blocked while the handler runs.
     pub mask: Mask,
 }
 
@@ -107,8 +99,7 @@ unsafe extern "C" {
     fn softswap_signal_return();
 }
 
-/// Changes the action of a signal if `new` is given, and returns the previous action. A raw call,
-/// because the C library's functions are interposed.
+/// Returns the previous action. A raw call, because the C library's functions are interposed.
 ///
 /// # Safety
 /// The handler is a signal handler, and running it is sound at any moment.
@@ -135,8 +126,7 @@ pub fn action_of(signal: i32) -> io::Result<Action> {
     unsafe { change_action(signal, None) }
 }
 
-/// Installs an engine handler for `signal`, on the alternate stack, with the signals of `mask`
-/// blocked while it runs. Returns the previous action.
+/// Installs a handler on the alternate stack, with `mask` blocked. Returns the previous action.
 pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Result<Action> {
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | flags) as u64;
     let action = Action::new(handler as *const () as usize, flags, mask);
@@ -151,11 +141,9 @@ pub fn set_default(signal: i32) {
     let _ = unsafe { change_action(signal, Some(&Action::DEFAULT)) };
 }
 
-/// Signals that [`block_all`] and [`with_blocked`] do not block.
 static KEPT_UNBLOCKED: AtomicU64 = AtomicU64::new(0);
 
-/// Excludes signals from [`block_all`] and [`with_blocked`]. Another library's handlers need them
-/// to fault in pages of this process, such as those of its heap.
+/// Exempts signals from blocking: another library's handlers need them to fault in its pages.
 pub fn keep_unblocked(mask: Mask) {
     KEPT_UNBLOCKED.fetch_or(mask, Ordering::Relaxed);
 }
@@ -169,8 +157,7 @@ fn procmask(how: i32, mask: Mask) -> Mask {
     old
 }
 
-/// Blocks every signal except those of [`keep_unblocked`]. Returns the previous mask. While a
-/// program thread holds an engine lock, no handler may run that could fault on a managed page.
+/// Returns the previous mask. Under an engine lock, no handler may fault on a managed page.
 #[must_use]
 pub fn block_all() -> Mask {
     procmask(libc::SIG_SETMASK, !KEPT_UNBLOCKED.load(Ordering::Relaxed))
@@ -196,9 +183,8 @@ pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `body` on the thread's signal stack if the caller's stack is managed, with all signals
-/// blocked except [`never_blocked`]. For C library calls that touch their stack while no page can
-/// be faulted in.
+/// Runs `body` on the thread's signal stack if the caller's stack is managed. For C library calls
+/// that touch their stack while no page can be faulted in.
 pub fn with_engine_stack<R>(body: impl FnOnce() -> R) -> R {
     let Some((_, end)) = engine_stack::needed() else { return body() };
     let saved = procmask(libc::SIG_SETMASK, !never_blocked());
@@ -268,7 +254,6 @@ pub fn pending() -> Mask {
     set
 }
 
-/// Allocates an engine signal stack for the calling thread and returns its address.
 pub fn install_stack() -> io::Result<usize> {
     let base = map_new(THREAD_BYTES)?;
     // The lowest page is a guard: an overflow faults instead of overwriting memory.
@@ -282,19 +267,16 @@ pub fn stack_at(base: usize) -> std::ops::Range<usize> {
     base + PAGE_SIZE..base + PAGE_SIZE + STACK_BYTES
 }
 
-/// Returns the address of the [`NOTE_BYTES`] of the thread whose stack is at `base`. They are freed
-/// with the stack; if the thread exits by a raw system call, they are never freed.
+/// Returns the [`NOTE_BYTES`], which leak if the thread exits by a raw system call.
 pub fn note(base: usize) -> usize {
     base + PAGE_SIZE + STACK_BYTES
 }
 
-/// Returns the address of the [`THREAD_DATA_BYTES`] of the thread whose stack is at `base`, zero at
-/// first.
+/// Returns the [`THREAD_DATA_BYTES`], zero at first.
 pub fn thread_data(base: usize) -> usize {
     note(base) + NOTE_BYTES
 }
 
-/// Returns the kernel's description of the stack that [`install_stack`] made at `base`.
 pub fn alternate_stack_at(base: usize) -> libc::stack_t {
     libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES }
 }
@@ -306,8 +288,6 @@ fn use_stack(base: usize) {
     unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const stack as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Disables the calling thread's engine signal stack and frees it.
-///
 /// # Safety
 /// `base` came from [`install_stack`] on this thread, the caller does not run on this stack, and
 /// the stack's [`thread_data`] is no longer in use.
@@ -324,16 +304,14 @@ pub unsafe fn remove_stack(base: usize) {
     }
 }
 
-/// Returns true if a SIGSEGV with this code was raised for an access to memory that is not mapped,
-/// or mapped with another protection.
+/// Returns true for the codes of a SIGSEGV that an access to memory raised.
 pub fn is_touch(code: i32) -> bool {
     const SEGV_MAPERR: i32 = 1;
     const SEGV_ACCERR: i32 = 2;
     matches!(code, SEGV_MAPERR | SEGV_ACCERR)
 }
 
-/// Raises a signal with the given details for this thread, as the kernel would. It is delivered
-/// when the current handler returns.
+/// Raises a signal for this thread, delivered when the current handler returns.
 pub fn raise_with(signal: i32, info: &siginfo_t) -> io::Result<()> {
     if program_filter::is_in_force() {
         let details = std::ptr::from_ref(info) as usize;
@@ -357,28 +335,23 @@ pub fn send_with(thread: i32, signal: i32, info: &siginfo_t) -> io::Result<()> {
     raw::check(unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) }).map(drop)
 }
 
-/// Returns the details of a SIGSEGV at `address`, as for memory that is not mapped.
 pub fn segv_info(address: usize) -> siginfo_t {
     const SEGV_MAPERR: i32 = 1;
     let mut info = info_of(SIGSEGV, SEGV_MAPERR);
-    // SAFETY: on 64-bit Linux the union of details starts at byte 16 of the 128 of siginfo_t, and
-    // for SIGSEGV holds the address.
+    // SAFETY: on 64-bit Linux, byte 16 of the 128 of siginfo_t is the address of a SIGSEGV.
     unsafe { (&raw mut info).cast::<usize>().add(2).write(address) };
     info
 }
 
-/// Returns the details of a SIGBUS for a page whose content cannot be read.
 pub fn bus_info() -> siginfo_t {
     info_of(SIGBUS, libc::BUS_OBJERR)
 }
 
-/// Returns the details of a signal that the kernel raises without further information.
 pub fn kernel_info(signal: i32) -> siginfo_t {
     const SI_KERNEL: i32 = 0x80;
     info_of(signal, SI_KERNEL)
 }
 
-/// Returns details of a signal in which all other bytes are zero.
 fn info_of(signal: i32, code: i32) -> siginfo_t {
     let mut info: siginfo_t = AnyBits::zeroed();
     info.si_signo = signal;
@@ -388,13 +361,11 @@ fn info_of(signal: i32, code: i32) -> siginfo_t {
 
 pub fn queued_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = info_of(signal, libc::SI_QUEUE);
-    // SAFETY: on 64-bit Linux process, user and value start at byte 16 of the 128 of siginfo_t,
-    // with the value at byte 24.
+    // SAFETY: on 64-bit Linux, byte 24 of the 128 of siginfo_t is the value.
     unsafe { (&raw mut info).cast::<usize>().add(3).write(value) };
     info
 }
 
-/// Returns the details of a signal that reports an asynchronous request.
 pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = queued_info(signal, value);
     info.si_code = libc::SI_ASYNCIO;
@@ -408,25 +379,21 @@ pub fn asynchronous_info(signal: i32, value: usize) -> siginfo_t {
     info
 }
 
-/// `si_code` of the engine's signals to threads of its own process, unused by the kernel. Only a
-/// process itself may send positive codes. With a positive code, a signal keeps its details even if
-/// the user has reached the limit of pending signals.
+/// `si_code` of the engine's signals, unused by the kernel. A positive code can be sent by a
+/// process to itself only, and keeps the details at the limit of pending signals.
 const OWN_CODE: i32 = 0x5373;
 
-/// Returns the details of a signal of the engine, with a value for its purpose.
 pub fn own_info(signal: i32, value: usize) -> siginfo_t {
     let mut info = queued_info(signal, value);
     info.si_code = OWN_CODE;
     info
 }
 
-/// Returns true if `info` belongs to a signal that [`own_info`] created with `value`.
 pub fn is_own(info: &siginfo_t, value: usize) -> bool {
     info.si_code == OWN_CODE && queued_value(info) == value
 }
 
-/// Returns true if the details of a signal were lost because the limit of pending signals was
-/// reached. The signal then has process ID 0.
+/// Returns true if a signal lost its details at the limit of pending signals: its process ID is 0.
 ///
 /// ```
 /// use softswap_sys::signals;
@@ -443,12 +410,10 @@ pub fn queued_value(info: &siginfo_t) -> usize {
     unsafe { std::ptr::from_ref(info).cast::<usize>().add(3).read() }
 }
 
-/// Registers that describe the position of an interrupted thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registers {
     pub instruction: usize,
     pub stack: usize,
-    /// The frame pointer, if the code uses one.
     pub frame: usize,
 }
 
@@ -528,16 +493,15 @@ pub fn fault_address(info: &siginfo_t) -> usize {
 
 #[derive(Debug, Clone, Copy)]
 pub struct TrappedCall {
-    /// True if a filter raised the signal; false if a process sent it.
     pub by_filter: bool,
     pub number: i64,
-    /// Address of the instruction that made the call.
+    /// Address after the call's instruction.
     pub caller: u64,
     pub arguments: [usize; 6],
 }
 
 impl TrappedCall {
-    /// Reads the call from the details of a SIGSYS. Without a filter they contain no call.
+    /// Reads the details of a SIGSYS. Without a filter they contain no call.
     pub fn of(info: &siginfo_t, context: Context<'_>) -> TrappedCall {
         const SYS_SECCOMP: i32 = 1;
         // Offsets within the details of a SIGSYS: <asm-generic/siginfo.h>.
@@ -567,8 +531,6 @@ impl TrappedCall {
         }
     }
 
-    /// Sets the call's result.
-    ///
     /// # Safety
     /// `context` is that of a trapped call.
     pub unsafe fn set_result(context: Context<'_>, result: isize) {
@@ -576,8 +538,7 @@ impl TrappedCall {
         unsafe { context.set_register(libc::REG_RAX, result as usize) };
     }
 
-    /// Restarts the call when the handler returns: moves rip back to the `syscall` instruction, and
-    /// restores the number in rax.
+    /// Restarts the call when the handler returns.
     ///
     /// # Safety
     /// `context` is that of a call with this number, just after its instruction.

@@ -6,8 +6,7 @@
 use crate::raw;
 use crate::signals::{Context, Mask};
 
-/// Result if a signal arrived before the call, or if the kernel would restart the call after the
-/// signal: ERESTARTNOINTR, which no call returns.
+/// Result if a signal arrived before the call, or the kernel would restart it: ERESTARTNOINTR.
 pub const RESTART: isize = -513;
 
 // Five pushed registers align the stack. Its lowest word holds the call's sixth argument, the word
@@ -91,8 +90,7 @@ unsafe extern "C" {
     fn softswap_waiting_call_interrupted();
 }
 
-/// Makes a call, for the program or for the engine, with the mask `open`; then sets the mask
-/// `closed`. Returns the kernel's result, or [`RESTART`] if the call must be repeated.
+/// Makes a call with the mask `open`, then sets `closed`. On [`RESTART`] it must be repeated.
 ///
 /// # Safety
 /// The conditions of [`raw::syscall_for_program`] hold. Handlers that run meanwhile call
@@ -120,8 +118,7 @@ pub unsafe fn waiting_call(
     }
 }
 
-/// Handles a signal that interrupts [`waiting_call`]: skips a call that has not been made, or that
-/// the kernel would restart.
+/// Skips a call that [`waiting_call`] has not made yet, or that the kernel would restart.
 ///
 /// # Safety
 /// The handler of `context` has interrupted a [`waiting_call`].

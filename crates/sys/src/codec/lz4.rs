@@ -1,11 +1,9 @@
-//! The LZ4 block codec in C, on slices.
-//!
-//! The C code hashes into a given state and never allocates. It writes only into the given slice
-//! and stops as soon as that is full, which makes incompressible pages cheap.
+//! The LZ4 block codec in C, on slices. It never allocates, and stops as soon as the target is
+//! full, which makes incompressible pages cheap.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Scratch memory of [`compress`], stored inline. Its content does not matter between calls.
+/// Scratch memory of [`compress`]: its content does not matter between calls.
 #[repr(C, align(64))]
 pub struct State([u64; STATE_WORDS]);
 
@@ -25,7 +23,6 @@ unsafe extern "C" {
 }
 
 impl State {
-    /// Returns a zeroed state. Panics if the linked library needs a larger state.
     #[expect(
         clippy::large_stack_arrays,
         reason = "moved to its owner once, outside the fault path"
@@ -66,8 +63,7 @@ pub fn compress(source: &[u8], target: &mut [u8], state: &mut State) -> Option<u
     usize::try_from(compressed_len).ok().filter(|&len| len > 0)
 }
 
-/// Decompresses `compressed` into `target`. Returns the number of bytes, or `None` if `compressed`
-/// is malformed or its content does not fit.
+/// Returns the number of bytes; `None` if `compressed` is malformed or its content does not fit.
 pub fn decompress(compressed: &[u8], target: &mut [u8]) -> Option<usize> {
     let (compressed_len, target_len) = (length(compressed)?, length(target)?);
     // SAFETY: both slices are valid for their lengths. This variant is safe against malicious

@@ -1,20 +1,15 @@
-//! Scans of whole pages with the widest vector registers of this CPU.
-//!
-//! The standard library caches the CPU's features in atomics: the first check executes a few CPUID
-//! instructions, later ones are a load. There is no lock, allocation or thread-local variable, so
-//! these functions may run in a signal handler.
+//! Scans of whole pages with the widest vector registers of this CPU. May run in a signal handler:
+//! the feature checks need no lock, allocation or thread-local variable.
 
 use crate::PAGE_SIZE;
 
 const WORD_BYTES: usize = 8;
-/// Bytes that one step compares before it checks the result, four cache lines: enough concurrent
-/// loads to keep memory busy, few enough to stop early.
+/// Four cache lines: enough concurrent loads to keep memory busy, few enough to stop early.
 const STEP_BYTES: usize = 256;
 
 const _: () = assert!(PAGE_SIZE.is_multiple_of(STEP_BYTES));
 
-/// A register width that this CPU supports. Only [`Width::widest`] and [`Width::all`] create
-/// values, so the CPU supports every value.
+/// A register width that this CPU supports: only [`Width::widest`] and [`Width::all`] create it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Width(Registers);
 
@@ -38,7 +33,6 @@ impl Width {
         }
     }
 
-    /// Returns all supported widths, for tests that compare them.
     pub fn all() -> Vec<Width> {
         let mut all = vec![Width(Registers::Words)];
         if is_x86_feature_detected!("avx2") {

@@ -1,8 +1,5 @@
-//! zstd in C for single pages, on slices.
-//!
-//! Contexts are in memory of fixed size (zstd's static contexts), so zstd fails rather than
-//! allocates. The memory is touched only when the context is used, so an unused one costs address
-//! space only. Frames have no magic number, because they never leave the process.
+//! zstd in C for single pages, in memory of fixed size (static contexts), so that zstd fails rather
+//! than allocates. Frames have no magic number, because they never leave the process.
 
 use crate::PAGE_SIZE;
 use std::ffi::c_void;
@@ -13,9 +10,8 @@ use zstd_sys::{ZSTD_CCtx, ZSTD_DCtx, ZSTD_cParameter, ZSTD_dParameter};
 /// better than LZ4. Higher ones take half a millisecond or more per page and save little.
 pub const LEVELS: RangeInclusive<i8> = -5..=9;
 pub const DEFAULT_LEVEL: i8 = 1;
-/// A level besides [`LEVELS`] that hardly searches for repetitions and compresses bytes by Huffman
-/// coding alone. Three times as fast as level 1, with the same ratio if nothing repeats: random
-/// digits or text, small numbers.
+/// A further level, Huffman coding with hardly any search for repetitions: three times as fast as
+/// level 1, with the same ratio if nothing repeats (random digits, small numbers).
 pub const LITERALS_ONLY: i8 = -100;
 
 fn is_level(level: i8) -> bool {
@@ -24,16 +20,13 @@ fn is_level(level: i8) -> bool {
 
 /// Memory that a [`Compressor`] needs for any level, in bytes.
 pub const COMPRESSOR_BYTES: usize = 27 * PAGE_SIZE;
-/// Memory that a [`Decompressor`] needs, in bytes.
 pub const DECOMPRESSOR_BYTES: usize = 24 * PAGE_SIZE;
 
 struct Workspace {
-    /// Memory that this value owns exclusively and never frees. The C library keeps pointers into
-    /// it, so no reference to it is ever created.
+    /// Owned, never freed. The C library keeps pointers into it, so no reference may exist.
     start: *mut c_void,
     len: usize,
-    /// Address of the context in the memory, or null. With an address sanitizer, zstd leaves a gap
-    /// before it.
+    /// Address in the memory, or null: with an address sanitizer, zstd leaves a gap before it.
     context: *mut c_void,
 }
 
@@ -58,15 +51,13 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// Creates a compressor in `memory`. Panics if `memory` is smaller than [`COMPRESSOR_BYTES`],
-    /// or not aligned to 8 bytes.
+    /// Panics if `memory` is smaller than [`COMPRESSOR_BYTES`] or not aligned to 8 bytes.
     pub fn new(memory: &'static mut [u8]) -> Compressor {
         let needed = LEVELS.chain([LITERALS_ONLY]).map(context_bytes).max().unwrap_or(0);
         Compressor { workspace: Workspace::new(memory, needed), level: None, touched_bytes: 0 }
     }
 
-    /// Compresses `page` into `target` and returns the compressed length. Returns `None` if it does
-    /// not fit, or if the level is neither one of [`LEVELS`] nor [`LITERALS_ONLY`].
+    /// Returns the compressed length; `None` if it does not fit, or `level` is invalid.
     pub fn compress(
         &mut self,
         level: i8,
@@ -88,7 +79,6 @@ impl Compressor {
         checked(len)
     }
 
-    /// Returns the number of bytes of the memory that may have been touched.
     pub fn touched_bytes(&self) -> usize {
         self.touched_bytes
     }
@@ -132,23 +122,20 @@ impl Compressor {
     }
 }
 
-/// Decompresses pages of a [`Compressor`], from any level.
 pub struct Decompressor {
     workspace: Workspace,
     is_ready: bool,
 }
 
 impl Decompressor {
-    /// Creates a decompressor in `memory`. Panics if `memory` is smaller than
-    /// [`DECOMPRESSOR_BYTES`], or not aligned to 8 bytes.
+    /// Panics if `memory` is smaller than [`DECOMPRESSOR_BYTES`] or not aligned to 8 bytes.
     pub fn new(memory: &'static mut [u8]) -> Decompressor {
         // SAFETY: the function takes no arguments, and only adds up sizes.
         let needed = unsafe { zstd_sys::ZSTD_estimateDCtxSize() };
         Decompressor { workspace: Workspace::new(memory, needed), is_ready: false }
     }
 
-    /// Decompresses into `target` and returns the number of bytes; `None` if `compressed` is
-    /// malformed or its content does not fit.
+    /// Returns the number of bytes; `None` if the input is malformed or its content does not fit.
     pub fn decompress(&mut self, compressed: &[u8], target: &mut [u8]) -> Option<usize> {
         let context = self.context()?;
         // SAFETY: the context is in this value's memory, which `self` borrows exclusively. The C
@@ -166,7 +153,6 @@ impl Decompressor {
         checked(len)
     }
 
-    /// Returns the number of bytes of the memory that may have been touched.
     pub fn touched_bytes(&self) -> usize {
         if self.is_ready { self.workspace.len } else { 0 }
     }
@@ -181,8 +167,7 @@ impl Decompressor {
             return Some(self.workspace.context.cast());
         }
         let Workspace { start, len, .. } = self.workspace;
-        // SAFETY: the memory belongs to this value, is aligned, and is long enough, as
-        // `Workspace::new` has checked.
+        // SAFETY: the memory is this value's; `Workspace::new` has checked alignment and length.
         let context = unsafe { zstd_sys::ZSTD_initStaticDCtx(start, len) };
         self.workspace.context = context.cast();
         let magicless = ZSTD_dParameter::ZSTD_d_experimentalParam1;
@@ -194,8 +179,7 @@ impl Decompressor {
     }
 }
 
-/// Value of `ZSTD_c_format` and `ZSTD_d_format`, which the binding names only as experimental
-/// parameters.
+/// `ZSTD_c_format` and `ZSTD_d_format`, which the binding names as experimental parameters only.
 const MAGICLESS: i32 = zstd_sys::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
 
 /// Value of `ZSTD_c_literalCompressionMode`: literals are compressed at every level.
@@ -211,7 +195,6 @@ fn context_bytes(level: i8) -> usize {
     }
 }
 
-/// Returns a length, or `None` for an error code.
 fn checked(code: usize) -> Option<usize> {
     // SAFETY: the function only examines the number.
     (unsafe { zstd_sys::ZSTD_isError(code) } == 0).then_some(code)

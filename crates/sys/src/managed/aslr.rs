@@ -1,21 +1,15 @@
-//! Addresses of the managed window and the gates: address space layout randomization, once for a
-//! tree of processes.
+//! Random addresses of the managed window and the gates, chosen once for a tree of processes.
 //!
-//! The guard's filter survives exec and contains both addresses. So all programs of the tree use
-//! the same ones, and the filter is installed once. Each program places its heap at a new random
-//! page of the window. So no heap address is known from another run, or from another program of the
-//! tree.
+//! The guard's filter survives exec and contains both addresses, so all programs of the tree use
+//! the same ones. Each program places its heap at a new random page of the window.
 //!
-//! The candidates are addresses that the kernel never chooses itself. They are outside the legacy
-//! layout, which grows upwards from a third of the address space, and outside the range of
-//! position-independent programs. The largest window is in a range that no sanitizer uses. There
-//! are 4 choices for the window, 2^33 for the gates, and 2^26 for the heap.
+//! The candidates are addresses that the kernel never chooses itself: outside the legacy layout
+//! (upwards from a third of the address space) and the range of position-independent programs.
+//! There are 4 choices for the window, 2^33 for the gates, and 2^26 for the heap.
 //!
-//! A program without an engine inherits the filter, too, and must not be affected. If the library
-//! is loaded, it reserves the window's range ([`hold`]), so no hint can place memory there. A
-//! static program, without the library, has memory there only if it asks for the address by a hint;
-//! the filter then kills it with SIGSYS when it passes such memory to the kernel. A random hint
-//! hits the window with a probability of about 1/10.
+//! A program without an engine inherits the filter, too. With the library it reserves the window's
+//! range ([`hold`]). A static program has memory there only by a hint (about 1/10 of random hints).
+//! The filter kills it with SIGSYS when it passes such memory to the kernel.
 
 use crate::memory::{RESERVE, map, unmap};
 use crate::raw;
@@ -27,37 +21,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const TIB: usize = 1 << 40;
 /// Ranges for windows and gates.
 const PLACES: [Range<usize>; 2] = [17 * TIB..42 * TIB, 49 * TIB..80 * TIB];
-/// Length of the largest window in bytes.
 pub(crate) const MAX_WINDOW_BYTES: usize = 12 * TIB;
-/// Range of a tree's first window. Programs with sanitizers may inherit the filter. None of them
-/// makes a call with an address in this range: it is a gap in the layouts of ThreadSanitizer (52 to
-/// 85 TiB) and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB). The
-/// calls that reserve the gaps pass their first addresses, which are outside this range.
+/// Range of a tree's first window. Programs with sanitizers may inherit the filter, but make no
+/// call with an address in this range: it is a gap in the layouts of ThreadSanitizer (52 to 85 TiB)
+/// and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB).
 const FIRST_WINDOW: Range<usize> = 65 * TIB..80 * TIB;
 /// Ranges of the other windows of a tree, or of one process.
 const OTHER_WINDOWS: [Range<usize>; 3] =
     [53 * TIB..57 * TIB, 57 * TIB..61 * TIB, 61 * TIB..64 * TIB];
-/// Range that contains every window.
 pub const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
 /// Addresses at which ZGC maps views of its heap.
 const UNWANTED: [usize; 2] = [32 * TIB, 64 * TIB];
 
-/// The base addresses of the window and of the gate page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bases {
     window: usize,
     gate: usize,
 }
 
-/// Returns random bits; 0 if the user has disabled randomization (`setarch -R`), or if no
-/// entropy is available yet.
+/// Returns 0 if randomization is disabled (`setarch -R`), or no entropy is available yet at boot.
 fn random_bits() -> usize {
     const NO_RANDOMIZE: isize = 0x0004_0000;
     const QUERY: usize = 0xffff_ffff;
     // SAFETY: with this argument the call only returns the current value.
     let personality = unsafe { raw::syscall(libc::SYS_personality, [QUERY, 0, 0, 0, 0, 0]) };
     let mut bytes = [0; size_of::<usize>()];
-    // Early at boot, without randomness, addresses are predictable.
     if personality < 0 || personality & NO_RANDOMIZE == 0 {
         let _ = getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
     }
@@ -72,7 +60,6 @@ fn places_of_window() -> impl Iterator<Item = usize> {
     (FIRST_WINDOW.start..=FIRST_WINDOW.end - MAX_WINDOW_BYTES).step_by(TIB)
 }
 
-/// Returns the ranges for windows of a tree, or of one process, whose first window is at `first`.
 pub(crate) fn windows(first: usize) -> impl Iterator<Item = Range<usize>> {
     std::iter::once(first..first + MAX_WINDOW_BYTES).chain(OTHER_WINDOWS)
 }
@@ -82,7 +69,6 @@ fn is_place_for(len: usize, at: usize) -> bool {
     PLACES.iter().any(fits) && !UNWANTED.contains(&at)
 }
 
-/// Returns true if an address is in a range for windows whose first is at `first`.
 fn is_in_window(first: usize, address: usize) -> bool {
     windows(first).any(|range| range.contains(&address))
 }
@@ -97,12 +83,10 @@ impl Bases {
         Bases { window, gate: outside[below(outside.len())] + page }
     }
 
-    /// Returns the preferred first address of the window.
     pub fn window(&self) -> usize {
         self.window
     }
 
-    /// Returns the ranges of the first and of the other windows.
     pub fn windows(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         windows(self.window)
     }
@@ -121,7 +105,6 @@ impl std::fmt::Display for Bases {
 impl std::str::FromStr for Bases {
     type Err = ();
 
-    /// Parses the output of `Display`; fails for impossible addresses.
     fn from_str(text: &str) -> Result<Bases, ()> {
         let (window, gate) = text.split_once(':').ok_or(())?;
         let number = |text| usize::from_str_radix(text, 16).map_err(|_| ());
@@ -136,17 +119,14 @@ impl std::str::FromStr for Bases {
 
 static INHERITED: OnceLock<Bases> = OnceLock::new();
 
-/// Sets the addresses that the earlier processes of the tree use.
 pub fn inherit(bases: Bases) {
     INHERITED.get_or_init(|| bases);
 }
 
-/// Returns the inherited addresses, or random ones.
 pub(crate) fn chosen_bases() -> Bases {
     INHERITED.get().copied().unwrap_or_else(Bases::choose)
 }
 
-/// Moves the engine's gate to the address in `bases`, unless that address is taken.
 pub fn place_gate(bases: Bases) {
     raw::place_gate(bases.gate);
 }
@@ -154,9 +134,8 @@ pub fn place_gate(bases: Bases) {
 /// Length of an area for several adjacent windows, and its alignment, in bytes.
 const AREA_LEN: usize = 4 * TIB;
 
-/// Returns the areas for several adjacent windows, each once: first the one that [`areas_for_many`]
-/// leaves free, then the others in rotated order from a random start. Addresses are multiples of
-/// [`AREA_LEN`].
+/// Returns each area once: first the one that [`areas_for_many`] leaves free, then the others in
+/// rotated order from a random start.
 pub(crate) fn areas() -> impl Iterator<Item = Range<usize>> {
     let kept = kept_area();
     let mut other_addresses = whole_areas();
@@ -171,7 +150,6 @@ fn whole_areas() -> Vec<Range<usize>> {
     places.map(|at| at..at + AREA_LEN).collect()
 }
 
-/// Returns the randomly chosen area that is kept for adjacent windows.
 fn kept_area() -> Range<usize> {
     static KEPT: OnceLock<Range<usize>> = OnceLock::new();
     let choose = || {
@@ -201,8 +179,7 @@ pub(crate) fn areas_for_many() -> Vec<Range<usize>> {
 /// Address of the range that [`hold`] reserves; 0 for none.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Reserves the window's range in a program without a window. Does nothing if address space is
-/// limited: the program may need all of it.
+/// Reserves the window's range in a program without a window, unless its address space is limited.
 pub fn hold(bases: Bases) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As);
     // Without the gate, the filter would treat the call below as one of the program.
@@ -217,7 +194,7 @@ pub fn hold(bases: Bases) {
     }
 }
 
-/// Releases the range of [`hold`]. Called before the kernel counts all mapped memory (`mlockall`).
+/// Releases the range before the kernel counts all mapped memory (`mlockall`).
 pub fn release_hold() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {

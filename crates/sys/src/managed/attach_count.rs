@@ -1,19 +1,14 @@
 //! Attach count of a System V segment: shows whether forked children that read slots are alive.
 //!
-//! Replaces [`crate::open_mark`] for forked children that read their parent's unnamed swap file. A
-//! child may close any descriptor, even that of a mark; the parent would then reuse slots that the
-//! child still reads. But a child does not close a mapping in this way. The kernel counts the
-//! mappings of a System V segment, and drops a child's mapping when the child exits or calls exec.
-//!
-//! A process that leaves its IPC namespace cannot read the count: then children count as alive for
-//! ever. Each segment has a random size, so that no other segment with the same ID is mistaken for
-//! it.
+//! A child may close the descriptor of a [`crate::open_mark`], but the kernel drops its mapping
+//! only when it exits or calls exec. A process that leaves its IPC namespace cannot read the count:
+//! then children count as alive for ever. Each segment has a random size, which distinguishes it
+//! from others with the same ID.
 
 use crate::PAGE_SIZE;
 use crate::aslr;
 use crate::raw;
 
-/// A segment whose mappings are counted. Its pages are never touched.
 #[derive(Debug)]
 pub struct AttachCount {
     id: usize,
@@ -21,14 +16,11 @@ pub struct AttachCount {
     bytes: usize,
 }
 
-/// Upper bound of the random part of the size, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 /// Permission that lets the process read the count after it has changed its user.
 const READABLE: usize = 0o444;
 const NO_RESERVE: usize = 0o10000;
 
-/// Makes a system call; returns `None` if it fails.
-///
 /// # Safety
 /// The call's effect on this process's memory is sound.
 unsafe fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
@@ -37,7 +29,7 @@ unsafe fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
 }
 
 impl AttachCount {
-    /// Creates a segment, which children inherit; returns `None` if the kernel refuses.
+    /// Creates a segment, which children inherit. Returns `None` if the kernel refuses.
     pub fn make() -> Option<AttachCount> {
         let bytes = PAGE_SIZE + aslr::below(MAX_BYTES);
         let flags = libc::IPC_CREAT as usize | NO_RESERVE | READABLE;
@@ -50,7 +42,6 @@ impl AttachCount {
         Some(AttachCount { id, address: address?, bytes })
     }
 
-    /// Makes children that are forked later inherit the mapping, or not.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         // If the call fails, children inherit the mapping.
@@ -58,8 +49,7 @@ impl AttachCount {
         unsafe { call(libc::SYS_madvise, self.address, self.bytes, advice as usize) };
     }
 
-    /// Returns true if the segment is mapped only once, by this process. Returns false if the count
-    /// cannot be read.
+    /// Returns true if only this process maps the segment; false if the count cannot be read.
     pub fn has_single_process(&self) -> bool {
         let mut state: libc::shmid_ds = crate::AnyBits::zeroed();
         let (command, target) = (libc::IPC_STAT as usize, &raw mut state as usize);
@@ -93,7 +83,6 @@ mod tests {
             return eprintln!("skipped: no System V shared memory");
         };
         assert!(attached.has_single_process());
-        // A child that inherited the mapping sees that it is not alone.
         let seen = in_child(|| i32::from(attached.has_single_process()));
         assert_eq!(seen.unwrap(), Ended::Exit(0));
         assert!(attached.has_single_process(), "the child has exited");

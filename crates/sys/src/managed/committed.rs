@@ -1,9 +1,5 @@
-//! Committed memory of a process without an engine: a bit for each page of the window that the
-//! program may write to, and their number.
-//!
-//! Reservations without access are not committed. Memory that was made read-only still is, because
-//! its content stays. Each word changes atomically, which costs a few microseconds for each GiB. A
-//! forked child inherits a copy.
+//! Committed memory of a process without an engine: a bit for each page of the window that was made
+//! writable. Pages made read-only stay committed, because their content stays.
 
 use crate::bitmap::words_of;
 use crate::memory::{PAGE_SIZE, reserve_u64};
@@ -21,7 +17,6 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Returns an empty set for a window of `len` bytes at `base`.
     pub fn new(base: usize, len: usize) -> io::Result<Committed> {
         let words = reserve_u64((len / PAGE_SIZE).div_ceil(BITS))?;
         Ok(Committed { base, words, pages: AtomicUsize::new(0) })
@@ -37,7 +32,6 @@ impl Committed {
         missing.map(|bits| bits.count_ones() as usize).sum::<usize>() * PAGE_SIZE
     }
 
-    /// Marks a range of addresses, clipped to the window, as committed.
     pub fn add(&self, range: &Range<usize>) {
         for (index, bits) in words_of(self.pages_of(range)) {
             let before = self.words[index].fetch_or(bits, Relaxed);

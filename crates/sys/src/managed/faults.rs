@@ -46,7 +46,6 @@ impl Faults {
         ("protection", Faults::Protection),
     ];
 
-    /// Returns the mechanism, with [`Faults::Auto`] decided for this process.
     pub fn settled(self) -> Faults {
         match self {
             Faults::Auto if uffd::is_allowed() => Faults::Userfaultfd,
@@ -55,7 +54,6 @@ impl Faults {
         }
     }
 
-    /// Checks that this process can have a window with this mechanism.
     pub fn check(self) -> io::Result<()> {
         match self.settled() {
             Faults::Protection => self_memory::try_out(),
@@ -73,7 +71,6 @@ pub fn taken<R>(faults: Faults, body: impl FnOnce() -> R) -> R {
     with_set(&CURRENT, faults, body)
 }
 
-/// Returns the mechanism of windows that this thread reserves now.
 pub(crate) fn in_force() -> Faults {
     CURRENT.get().settled()
 }

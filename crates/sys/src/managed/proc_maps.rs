@@ -1,5 +1,5 @@
-//! Reads the mappings of an address range, and its present pages, from /proc. Uses this thread's
-//! files: once the main thread has exited, only root may read those of the process.
+//! Mappings of an address range, and their present pages, from /proc. Reads this thread's files:
+//! once the main thread has exited, only root may read those of the process.
 
 use crate::memory::PAGE_SIZE;
 use crate::{raw, uffd};
@@ -14,7 +14,6 @@ pub struct Mapping {
     pub range: Range<usize>,
     /// Protection, as bits of `mprotect`.
     pub protection: i32,
-    /// True if the mapping is private and anonymous, so that it can be managed.
     pub is_private_anonymous: bool,
     /// True if locked into memory. This field and the next ones are set only with details.
     pub is_locked: bool,
@@ -80,8 +79,7 @@ fn parse_line(line: &str) -> Option<Mapping> {
     })
 }
 
-/// Returns true if this process has locked memory, or if that is unknown. Callers then request
-/// details of mappings.
+/// Returns true if this process has locked memory, or if that is unknown.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
@@ -93,7 +91,6 @@ const PAGEMAP_SCAN: usize = 0xc060_6610;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const RUNS: usize = 512;
-/// Size of `struct pm_scan_arg`.
 const SCAN_BYTES: u64 = 12 * 8;
 /// Pages per call of `mincore`, which costs a tenth of PAGEMAP_SCAN but reports less.
 const PAGES_PER_CALL: usize = 32_768;
@@ -109,8 +106,7 @@ struct Region {
 
 #[derive(Debug)]
 pub struct Pages {
-    /// /proc/self/pagemap, open if the machine has swap: then the kernel may have swapped pages
-    /// out.
+    /// Open if the machine has swap, so that the kernel may have swapped pages out.
     pagemap: Option<OwnedFd>,
 }
 
@@ -125,8 +121,7 @@ impl Pages {
         Pages { pagemap: may_swap.then(open).flatten() }
     }
 
-    /// Calls `body` with each run of pages in `range` that are resident or in the kernel's own
-    /// swap. The range consists of whole mapped pages.
+    /// Passes each run of resident or swapped-out pages to `body`. `range` is whole mapped pages.
     pub fn each_run(
         &self,
         range: Range<usize>,
@@ -227,8 +222,7 @@ fn read_exactly(file: &OwnedFd, mut to: &mut [u8], mut position: u64) -> io::Res
     Ok(())
 }
 
-/// Finds runs of resident pages by `mincore`. Misses pages that the kernel has swapped out, unless
-/// they are in its swap cache; the kernel faults those in when they are touched.
+/// Finds runs by `mincore`, which misses swapped-out pages, except in the kernel's swap cache.
 fn find_by_mincore(range: Range<usize>, body: &mut dyn FnMut(Range<usize>)) -> io::Result<()> {
     let mut present = vec![0; PAGES_PER_CALL];
     for start in range.clone().step_by(PAGES_PER_CALL * PAGE_SIZE) {

@@ -1,5 +1,4 @@
-//! Files of `/proc/self`: `mem`, which accesses this process's memory regardless of its protection,
-//! and `maps`.
+//! `/proc/self/mem`, which accesses this process's memory regardless of protection, and `maps`.
 
 use crate::memory::{PAGE_SIZE, RESERVE, map, unmap};
 use crate::{descriptor, program_filter, raw};
@@ -31,18 +30,16 @@ impl SelfFile {
     }
 
     fn open_fresh(&self) -> io::Result<OwnedFd> {
-        // The program's own seccomp filter could kill the process for the call.
         if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         Ok(rustix::fs::open(self.path, self.flags | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Opens this process's own file in a forked child, which has one thread. If the process may
-    /// not open it, the file stays closed.
+    /// Reopens the file in a forked child with one thread. Without permission it stays closed.
     fn reopen(&self) {
         let fresh = descriptor::with_raised_limit(|| self.open_fresh()).or_else(|error| {
-            // If all descriptor numbers are in use, frees this value's number and uses it.
+            // All descriptor numbers are in use: free this value's number and use it.
             self.close();
             if error.raw_os_error() == Some(libc::EMFILE) { self.open_fresh() } else { Err(error) }
         });
@@ -61,7 +58,6 @@ impl SelfFile {
         }
     }
 
-    /// Calls `pread64` or `pwrite64` once with `len` bytes of a buffer; retries interruptions.
     fn transfer(&self, call: i64, buffer: usize, len: usize, at: usize) -> io::Result<usize> {
         if self.number.load(Ordering::Relaxed) < 0 {
             return Err(io::ErrorKind::NotConnected.into());
@@ -117,13 +113,10 @@ impl SelfMemory {
         Ok(())
     }
 
-    /// Copies memory from `address` to `to`.
     pub(crate) fn read(&self, address: usize, to: &mut [u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pread64, to.as_mut_ptr() as usize, to.len(), address)
     }
 
-    /// Writes `bytes` to `address`, regardless of the memory's protection.
-    ///
     /// # Safety
     /// No Rust reference points to the memory: it is in a window, or a mapping of the caller's own.
     pub(crate) unsafe fn write(&self, address: usize, bytes: &[u8]) -> io::Result<()> {

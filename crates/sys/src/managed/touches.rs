@@ -1,11 +1,9 @@
-//! Handles faults on managed memory in a program that uses pools: SIGBUS, or SIGSEGV with page
-//! protection. There may be several windows, each with its own [`Resolver`]. Other signals are
-//! passed to the previous handler.
+//! Handles faults of pools: SIGBUS, or SIGSEGV with page protection. Passes other signals on.
 //!
 //! The handler runs on the faulting thread's own stack and needs [`STACK_NEEDED_BYTES`] of it.
 //! Alternate stacks do not suffice: the standard library's have 8 KiB, too little to decompress a
-//! page, and most threads of other languages have no alternate stack. If the preloaded runtime
-//! handles SIGBUS, it calls this handler on its own stack.
+//! page, and most threads of other languages have none. A preloaded runtime that handles SIGBUS
+//! calls this handler on the runtime's stack.
 
 use crate::chained::Before;
 use crate::futex;
@@ -16,16 +14,14 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Free stack that a thread needs when it touches managed memory, in bytes.
 pub const STACK_NEEDED_BYTES: usize = 64 << 10;
 
 pub const MAX_WINDOWS: usize = 1024;
 
-/// Faults pages of one window in.
 pub trait Resolver: Send + Sync {
     /// Faults the page at `address` in; returns true if the access can be retried. Called in a
-    /// signal handler with all signals blocked. `open` are the signals that the thread itself does
-    /// not block. Must not touch managed memory, allocate, or panic.
+    /// signal handler with all signals blocked: must not touch managed memory, allocate, or panic.
+    /// `open` are the signals that the thread itself does not block.
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool;
 
     /// Faults in and pins pages of the `len` bytes from `address`, for a system call. The rules of
@@ -34,7 +30,6 @@ pub trait Resolver: Send + Sync {
         Hold::Bytes(0)
     }
 
-    /// Unpins bytes that [`Resolver::hold`] pinned.
     fn release(&self, _address: usize, _len: usize) {}
 }
 
@@ -65,7 +60,6 @@ static WINDOWS: [Registration; MAX_WINDOWS] = [const {
         resolver: AtomicPtr::new(null_mut()),
     }
 }; MAX_WINDOWS];
-/// Number of entries to search: all others were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Signals whose handlers are installed. Locked while windows are added or removed.
@@ -73,15 +67,14 @@ static INSTALLED: Mutex<Mask> = Mutex::new(0);
 static BEFORE_SIGBUS: Before = Before::new();
 static BEFORE_SIGSEGV: Before = Before::new();
 
-/// A window whose faults are handled until this value is dropped.
+/// Handles a window's faults until it is dropped.
 #[derive(Debug)]
 pub struct Served {
     index: usize,
     process: u32,
 }
 
-/// Handles faults on the `len` bytes from `base` with `resolver`. A program that forks must call
-/// [`in_child`] in the child. Fails with `QuotaExceeded` if there are [`MAX_WINDOWS`] already.
+/// Handles faults of a window. A program that forks must call [`in_child`] in the child.
 pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result<Served> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     for (signal, before) in [(SIGBUS, &BEFORE_SIGBUS), (SIGSEGV, &BEFORE_SIGSEGV)] {
@@ -122,8 +115,7 @@ impl Drop for Served {
     }
 }
 
-/// Clears the table in a forked child, before anything else. The child has no windows, and may map
-/// other memory at their addresses.
+/// Clears the table, first of all, in a forked child: it may map other memory at the addresses.
 pub fn in_child() {
     for window in &WINDOWS[..USED.load(Ordering::Relaxed)] {
         window.resolver.store(null_mut(), Ordering::Relaxed);
@@ -145,12 +137,10 @@ extern "C" fn on_fault(signal: i32, info: &mut siginfo_t, context: Context<'_>) 
     });
 }
 
-/// Returns true if the address is in a window and its page was faulted in.
 fn resolve(address: usize, is_write: bool, open: Mask) -> bool {
     with_resolver(address, |resolver| resolver.resolve(address, is_write, open)) == Some(true)
 }
 
-/// Calls `body` with the resolver of the window that contains an address.
 pub(crate) fn with_resolver<R>(address: usize, body: impl FnOnce(&dyn Resolver) -> R) -> Option<R> {
     let is_in = |window: &&Registration| {
         let base = window.base.load(Ordering::Acquire);

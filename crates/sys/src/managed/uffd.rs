@@ -1,7 +1,4 @@
-//! userfaultfd by its ioctls.
-//!
-//! No crate is used, because the engine needs MOVE, write-protection and exact partial results, and
-//! must retry each operation on EAGAIN.
+//! userfaultfd by its ioctls; without a crate, because the engine needs exact partial results.
 
 use crate::descriptor;
 use crate::memory::PAGE_SIZE;
@@ -37,7 +34,6 @@ pub const FEATURE_MOVE: u64 = 1 << 16;
 /// The kernel resolves write-protect faults; PAGEMAP_SCAN reports them (Linux 6.7).
 pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 
-/// The faults that a descriptor handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// Faults from user mode only: needs no privilege.
@@ -50,19 +46,16 @@ pub enum Privilege {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
     Allowed,
-    /// The write faults until the protection is removed. A write by the kernel, for a system call,
-    /// fails.
+    /// The write faults until the protection is removed; in a system call it fails.
     Caught,
 }
 
-/// An open userfaultfd with negotiated features.
 #[derive(Debug)]
 pub struct Uffd {
     /// Owned; replaced in a forked child.
     fd: AtomicI32,
     features: u64,
-    /// Keeps memory registered even if the program closes the descriptor: a touch of an absent page
-    /// never reads zeroes.
+    /// Keeps memory registered if the program closes `fd`, so that no absent page reads as zeroes.
     registered: RegisteredFile,
 }
 
@@ -84,7 +77,6 @@ fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
     Ok(arg[1])
 }
 
-/// Performs an operation whose structure consists of 64-bit words.
 fn ioctl(fd: i32, request: usize, arg: &mut [u64]) -> io::Result<()> {
     debug_assert_eq!(raw::ioctl_bytes(request), size_of_val(arg));
     let args = [fd as usize, request, arg.as_mut_ptr() as usize, 0, 0, 0];
@@ -101,14 +93,12 @@ fn ioctl(fd: i32, request: usize, arg: &mut [u64]) -> io::Result<()> {
     }
 }
 
-/// Returns the features that this kernel offers at the given privilege.
 pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
     agree(&open(privilege)?, 0)
 }
 
 const NEEDED: u64 = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
 
-/// Returns true if this process may create a window now.
 pub fn is_allowed() -> bool {
     try_out().is_ok()
 }
@@ -127,7 +117,6 @@ pub fn is_unknown() -> bool {
     offered.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS))
 }
 
-/// Result of an operation over several pages that can stop half-way.
 #[derive(Debug)]
 pub struct Partial {
     /// Completed pages, from the start of the range.
@@ -136,7 +125,6 @@ pub struct Partial {
 }
 
 impl Uffd {
-    /// Opens a user-mode-only descriptor in SIGBUS mode, with MOVE if the kernel supports it.
     pub fn open_sigbus() -> io::Result<Uffd> {
         let offered = offered_features(Privilege::UserModeOnly)?;
         if offered & NEEDED != NEEDED {
@@ -149,8 +137,7 @@ impl Uffd {
         Ok(Uffd { fd: AtomicI32::new(fd.into_raw_fd()), features, registered })
     }
 
-    /// Replaces this descriptor by a new one with the same features, in a forked child. The old one
-    /// belongs to the parent's memory. The child has one thread.
+    /// Replaces the descriptor, which acts on the parent's memory, in a forked child of one thread.
     pub fn reopen(&self) -> io::Result<()> {
         let fresh =
             descriptor::with_raised_limit(|| open(Privilege::UserModeOnly)).or_else(|error| {
@@ -186,8 +173,6 @@ impl Uffd {
         self.features & FEATURE_MOVE != 0
     }
 
-    /// Registers `len` bytes from `start` for missing and write-protect faults.
-    ///
     /// # Safety
     /// The range must not hold Rust objects: its pages are removed and replaced.
     pub unsafe fn register(&self, start: usize, len: usize) -> io::Result<()> {
@@ -196,7 +181,6 @@ impl Uffd {
         self.ioctl(IOCTL_REGISTER, &mut [start as u64, len as u64, mode, 0])
     }
 
-    /// Fills missing pages, starting at `to`, with `bytes` (whole pages).
     pub(crate) fn copy(&self, to: usize, bytes: &[u8], writes: Writes) -> Partial {
         debug_assert!(bytes.len().is_multiple_of(PAGE_SIZE));
         let mode = DONTWAKE | if writes == Writes::Caught { COPY_PROTECTED } else { 0 };
@@ -214,8 +198,7 @@ impl Uffd {
         })
     }
 
-    /// Copies or moves the bytes after the first `done` ones. Returns the kernel's result field,
-    /// too.
+    /// Copies or moves the bytes after the first `done`. Also returns the kernel's result field.
     fn transfer(
         &self,
         request: usize,
@@ -231,14 +214,12 @@ impl Uffd {
         (result, arg[4] as i64)
     }
 
-    /// Moves present pages from `from` to missing pages at `to`, which no other thread fills during
-    /// the call.
-    ///
-    /// The kernel's result of an unfinished move is unreliable (Linux 6.18). If it had to wait for
-    /// a page (compaction migrates pages at any time), it may still move that page and later ones,
-    /// but return EAGAIN with the smaller count, or EEXIST for the page that it has moved. So this
-    /// function checks which pages are present. The kernel's count is never too large, and includes
-    /// pages in the kernel's own swap, which are not present.
+    /// Moves present pages to missing pages at `to`, which no other thread fills meanwhile. The
+    /// kernel's result of an unfinished move is unreliable (Linux 6.18): if it waited for a page
+    /// (compaction), it may still move that page and later ones, but return EAGAIN with the smaller
+    /// count, or EEXIST for a page that it has moved. So this function checks which pages are
+    /// present. The kernel's count is never too large, and includes swapped pages, which are not
+    /// present.
     pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
         retrying(len, |done| {
             let (result, moved) = self.transfer(IOCTL_MOVE, to, from, len, DONTWAKE, done);
@@ -251,7 +232,6 @@ impl Uffd {
         })
     }
 
-    /// Write-protects present pages, or removes the protection.
     pub(crate) fn write_protect(&self, start: usize, len: usize, on: bool) -> io::Result<()> {
         // `struct uffdio_writeprotect`: range, mode.
         let mode = if on { WRITEPROTECT_ON } else { WRITEPROTECT_DONTWAKE };
@@ -273,8 +253,7 @@ impl Drop for Uffd {
     }
 }
 
-/// Returns the number of bytes at the start of a move that are mapped at its target and not at its
-/// source.
+/// Returns the length of the leading part that is mapped at `to` and not at `from`.
 fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
     const AT_ONCE: usize = 64;
     let mut done = 0;
@@ -304,9 +283,8 @@ pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()
     raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 
-/// Repeats an ioctl until all pages are done. While the address space changes (fork, mremap, munmap
-/// elsewhere), the kernel returns EAGAIN with a partial count, 0 or -EAGAIN in the result field;
-/// then the rest is retried.
+/// Repeats an ioctl until all pages are done. While the address space changes (fork, mremap), the
+/// kernel returns EAGAIN with a partial count, 0 or -EAGAIN in the result field.
 fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64)) -> Partial {
     let (mut done, mut turns) = (0, 0);
     loop {

@@ -1,9 +1,6 @@
-//! The engine's own heap, separate from the program's.
-//!
-//! Inside the preloaded runtime `malloc` is the program's and uses the managed window, but the
-//! engine's allocations must never be swapped out. This heap also serves external allocations: the
-//! program's earliest ones, before the engine starts, and internal ones of the C library and the
-//! dynamic loader. It counts their bytes.
+//! The engine's own heap, separate from the program's `malloc`, which uses the managed window. It
+//! also serves external allocations: the program's earliest ones, before the engine starts, and
+//! internal ones of the C library and the dynamic loader.
 
 use crate::futex::Lock;
 use crate::{memory, signals};
@@ -13,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address space of the heap in bytes; populated on use.
 const RESERVED_BYTES: usize = 4 << 30;
-/// Minimum size of the heap in bytes.
 const MIN_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
 /// Divisor of the limit on address space, of which the window needs most.
 const LIMIT_SHARE: usize = 64;
@@ -53,8 +49,7 @@ fn own_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Runs `body`, which allocates often, with signals blocked once instead of for each allocation.
-/// Only one thread at a time may call this; `body` must not unblock signals.
+/// Blocks signals once for a `body` that allocates often and keeps them blocked, in one thread.
 pub fn while_blocked<R>(body: impl FnOnce() -> R) -> R {
     signals::with_all_blocked(|| {
         BLOCKED.store(own_thread(), Ordering::Relaxed);
@@ -64,12 +59,11 @@ pub fn while_blocked<R>(body: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Step in bytes by which the dumped part of the heap grows. Core files contain the used part,
-/// because debuggers look for the loader's list of libraries there.
+/// Step in bytes of the dumped part, where debuggers look for the loader's list of libraries.
 const DUMPED_BYTES: usize = 4 << 20;
 static DUMPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Includes the heap up to `end` in core files. Called under the heap's lock.
+/// Includes the heap up to `end` in core files, under the heap's lock.
 fn dump_up_to(end: usize) {
     let from = DUMPED.load(Ordering::Relaxed).max(START.load(Ordering::Relaxed));
     if end > from {
@@ -120,8 +114,7 @@ pub struct Heap {
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
 
-// SAFETY: `inner` is accessed only under `locked`, by one thread at a time; the other fields are
-// atomic.
+// SAFETY: `inner` is accessed only under `locked`, by one thread; the other fields are atomic.
 unsafe impl Sync for Heap {}
 
 pub static HEAP: Heap = Heap {
@@ -133,8 +126,7 @@ pub static HEAP: Heap = Heap {
 
 impl Heap {
     fn with<R>(&self, body: impl FnOnce(&mut dlmalloc::Dlmalloc<Arena>) -> R) -> R {
-        // Signals are blocked because a handler that allocated while its own thread held the lock
-        // would deadlock.
+        // A handler that allocated while its own thread held the lock would deadlock.
         let blocked = BLOCKED.load(Ordering::Relaxed);
         let are_blocked = blocked != 0 && blocked == own_thread();
         let locked = || {
@@ -148,8 +140,7 @@ impl Heap {
         if are_blocked { locked() } else { signals::with_all_blocked(locked) }
     }
 
-    /// Locks the heap for a fork. Otherwise a thread that the child does not have could hold the
-    /// lock in the child.
+    /// Locks the heap for a fork: the child has no other thread that could unlock it.
     pub fn lock(&self) {
         self.locked.lock();
     }
@@ -163,8 +154,7 @@ impl Heap {
         start != 0 && (start..END.load(Ordering::Relaxed)).contains(&address)
     }
 
-    /// Allocates for a caller that frees without the size, as C does; null if the heap is
-    /// exhausted. `align` is a power of two; `zeroed` memory reads as zero.
+    /// Allocates for callers that free without the size, as C does. `align` is a power of two.
     pub fn allocate(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         let offset = align.max(size_of::<Header>());
         let Some(total) = size.checked_add(offset) else { return std::ptr::null_mut() };
@@ -189,8 +179,6 @@ impl Heap {
         })
     }
 
-    /// Frees a pointer of [`Heap::allocate`].
-    ///
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and is not used afterwards.
     pub unsafe fn release(&self, pointer: *mut u8) {
@@ -203,40 +191,32 @@ impl Heap {
         }
     }
 
-    /// Counts `bytes` as external: in use by the C library, the dynamic loader or the program.
     pub fn count_outside(&self, bytes: usize) {
         let external_bytes = self.external_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak_external_bytes.fetch_max(external_bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts bytes that [`Heap::count_outside`] counted.
     pub fn take_back(&self, bytes: usize) {
         self.external_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes in use by the C library, the dynamic loader and the program.
     pub fn outside_bytes_in_use(&self) -> usize {
         self.external_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the peak of [`Heap::outside_bytes_in_use`], which the heap still occupies: it keeps
-    /// the DRAM of freed blocks.
+    /// Returns the peak of [`Heap::outside_bytes_in_use`]: the heap keeps the DRAM of freed blocks.
     pub fn taken_bytes(&self) -> usize {
         self.peak_external_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of usable bytes at `pointer`.
-    ///
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and was not released.
     pub unsafe fn usable_size(&self, pointer: *mut u8) -> usize {
-        // SAFETY: `allocate` wrote a header before every pointer that it returned, which stays
-        // there until the block is released.
+        // SAFETY: `allocate` wrote a header before each pointer, which stays until the release.
         unsafe { (*pointer.cast::<Header>().sub(1)).size }
     }
 }
 
-/// Header before a block of [`Heap::allocate`].
 #[repr(C)]
 struct Header {
     offset: usize,
@@ -256,8 +236,7 @@ unsafe impl GlobalAlloc for HeapHandle {
         HEAP.block(layout.size(), layout.align(), true)
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the trait's caller promises that `pointer` came from this heap with this layout,
-        // and is not used any more.
+        // SAFETY: the caller promises an unused `pointer`, of this heap, with this layout.
         HEAP.with(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {

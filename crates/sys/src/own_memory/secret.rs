@@ -1,8 +1,5 @@
-//! Secret values: the keys of the swap areas.
-//!
-//! A secret has its own mapping, so that it can be locked into DRAM, excluded from core dumps, and
-//! wiped when dropped. The stack used to create it is wiped, too. Code that has used a secret calls
-//! [`wipe_registers`]. A forked child inherits a [`Secret`], but not an [`Unshared`].
+//! Secret values: the keys of the swap areas. Their own mappings are locked into DRAM, excluded
+//! from core dumps, and wiped when dropped. Code that has used a secret calls [`wipe_registers`].
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -20,7 +17,6 @@ use zeroize::{Zeroize, Zeroizing};
 /// Bytes of stack below the caller that are wiped after a secret was created there.
 const STACK_BYTES: usize = 16 << 10;
 
-/// Whole pages that nothing else refers to; wiped and unmapped when dropped.
 struct Pages {
     start: *mut u8,
     len: usize,
@@ -31,8 +27,7 @@ impl Pages {
     /// Maps pages that are excluded from core dumps. The kernel may still swap them out.
     fn map(len: usize) -> io::Result<Pages> {
         let len = len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
-        // SAFETY: a new private anonymous mapping at an address of the kernel's choice overlaps
-        // nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -47,14 +42,12 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Replaces the pages by zeroes in forked children.
     fn wipe_on_fork(&self) -> io::Result<()> {
         // SAFETY: this process's content does not change.
         unsafe { rustix::mm::madvise(self.start.cast(), self.len, Advice::LinuxWipeOnFork)? };
         Ok(())
     }
 
-    /// Locks the pages into DRAM, unless the limits forbid locking.
     fn lock(&self) {
         let args = [self.start as usize, self.len, 0, 0, 0, 0];
         // SAFETY: no content changes; the pages are mapped while `self` exists.
@@ -65,8 +58,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the pages are `len` writable bytes without other references. `MaybeUninit` allows
-        // any content.
+        // SAFETY: the pages are `len` writable bytes of any content, without other references.
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) };
         bytes.zeroize();
@@ -76,18 +68,15 @@ impl Drop for Pages {
     }
 }
 
-/// A value that is excluded from core dumps, is locked into DRAM if the limits allow that, and is
-/// wiped when dropped.
+/// A secret that forked children inherit.
 pub struct Secret<T> {
     pages: Pages,
     value: PhantomData<T>,
 }
 
-// SAFETY: the pages hold the `T`, whose type allows the move to another thread; nothing else refers
-// to them.
+// SAFETY: only this value refers to the pages, and their `T` may move to another thread.
 unsafe impl<T: Send> Send for Secret<T> {}
-// SAFETY: a shared `Secret` gives access only to `&T`, an atomic flag, and system calls that do not
-// change the value.
+// SAFETY: a shared `Secret` gives only `&T`, an atomic flag, and calls that keep the value.
 unsafe impl<T: Sync> Sync for Secret<T> {}
 
 impl<T> Secret<T> {
@@ -116,22 +105,19 @@ impl<T> Deref for Secret<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `new` stored a `T` there, which stays until `self` is dropped. Meanwhile only
-        // shared references are created.
+        // SAFETY: `new` stored a `T` there until `self` is dropped, and all references are shared.
         unsafe { &*self.pages.start.cast() }
     }
 }
 
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` stored a `T` there, and no reference to it remains. The pages are wiped and
-        // unmapped afterwards.
+        // SAFETY: `new` stored a `T` there, and no reference to it remains.
         unsafe { std::ptr::drop_in_place(self.pages.start.cast::<T>()) };
     }
 }
 
-/// A secret that no forked child inherits, whichever call forked it. The child finds zeroes
-/// (MADV_WIPEONFORK) and can store another value.
+/// A secret that no forked child inherits: it finds zeroes (MADV_WIPEONFORK), and can renew it.
 pub struct Unshared<T> {
     pages: Pages,
     value: PhantomData<T>,
@@ -148,15 +134,13 @@ const EMPTY: u32 = 0;
 const CREATING: u32 = 1;
 const PRESENT: u32 = 2;
 
-// SAFETY: the pages hold the `T`, whose type allows the move to another thread; nothing else refers
-// to them.
+// SAFETY: only this value refers to the pages, and their `T` may move to another thread.
 unsafe impl<T: Send> Send for Unshared<T> {}
 // SAFETY: a shared value gives access only to `&T` and atomics.
 unsafe impl<T: Sync> Sync for Unshared<T> {}
 
 impl<T> Unshared<T> {
-    /// Stores the result of `make`. Wipes the stack that `make` used. Fails if `make` fails, or the
-    /// kernel lacks MADV_WIPEONFORK.
+    /// Fails if `make` fails, or the kernel lacks MADV_WIPEONFORK.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Unshared<T>> {
         const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
         let pages = Pages::map(size_of::<Held<T>>())?;
@@ -181,8 +165,7 @@ impl<T> Unshared<T> {
         result
     }
 
-    /// Returns the result of `body` for the value; `None` in a forked child without a value. No
-    /// thread may fork while another is in `body`.
+    /// Returns `None` in a child without a value. No thread may fork while another is in `body`.
     pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> Option<R> {
         if self.state().load(Ordering::Acquire) != PRESENT {
             return None;
@@ -193,19 +176,16 @@ impl<T> Unshared<T> {
         Some(body(unsafe { (*held).value.assume_init_ref() }))
     }
 
-    /// Locks the pages again in a forked child, which does not inherit the lock.
     pub fn lock_again(&self) {
         self.pages.lock();
     }
 
-    /// Returns true if the value is locked into DRAM, which `RLIMIT_MEMLOCK` may forbid.
     pub fn is_locked(&self) -> bool {
         self.pages.is_locked.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> &AtomicU32 {
-        // SAFETY: the state is the first word of the pages, which are mapped while `self` exists.
-        // All accesses to it are atomic.
+        // SAFETY: the state is the first word of pages of `self`, and accessed atomically only.
         unsafe { &*self.pages.start.cast::<AtomicU32>() }
     }
 }
@@ -225,17 +205,14 @@ fn call<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Not inlined, so that the whole frame is below the caller's.
 #[inline(never)]
 fn make_at<T>(place: *mut T, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
     let value = make()?;
-    // SAFETY: the callers pass the address of space for a `T` in mapped pages, suitably aligned,
-    // which holds no value yet.
+    // SAFETY: the callers pass the address of mapped, aligned space for a `T`, without a value.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Overwrites the stack that earlier calls used below the caller.
 #[inline(never)]
 fn wipe_stack() {
     let mut bytes = [0_u8; STACK_BYTES];
@@ -243,8 +220,7 @@ fn wipe_stack() {
     black_box(&mut bytes);
 }
 
-/// Overwrites the vector registers in which ciphers keep their keys: signal frames and core dumps
-/// contain them.
+/// Overwrites the registers of ciphers' keys: signal frames and core dumps contain them.
 pub fn wipe_registers() {
     if is_x86_feature_detected!("avx") {
         // SAFETY: the processor has the instruction, and all changes are declared. Ciphers use the
@@ -277,12 +253,10 @@ pub fn wipe_registers() {
     }
 }
 
-/// Overwrites the registers that only AVX-512 has. Ciphers do not use them, but the C library's
-/// `memcpy`, which copies a secret to its pages, does.
+/// Overwrites the registers of AVX-512: the C library's `memcpy` copies secrets through them.
 fn wipe_upper_registers() {
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor and the kernel support these registers, and all changes are
-        // declared.
+        // SAFETY: processor and kernel support these registers, and all changes are declared.
         unsafe {
             std::arch::asm!(
                 "vpxord zmm16, zmm16, zmm16", "vpxord zmm17, zmm17, zmm17",
@@ -303,7 +277,6 @@ fn wipe_upper_registers() {
     }
 }
 
-/// Calls `body` with random bytes, which are wiped afterwards.
 pub fn with_random<const N: usize, R>(body: impl FnOnce(&[u8; N]) -> R) -> io::Result<R> {
     let mut bytes = Zeroizing::new([0; N]);
     let mut done = 0;

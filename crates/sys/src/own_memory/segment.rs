@@ -1,12 +1,6 @@
-//! Buffer memory, allocated in runs of adjacent slots.
-//!
-//! A segment has up to 64 slots of a page each, so one word holds the allocated ones. Finding,
-//! allocating and freeing a run are a few instructions on that word, and freed runs merge
-//! automatically. A [`Run`] is the only access to its slots' bytes, and frees them when dropped. So
-//! a run cannot be freed twice, nor to another segment.
-//!
-//! A closed segment allocates no slots and has no memory. Segments are opened and closed at run
-//! time, but never unmapped.
+//! Buffer memory, allocated in runs of adjacent slots of a page. One word holds the allocated slots
+//! of a segment, up to 64, and freed runs merge automatically. A [`Run`] is the only access to its
+//! slots' bytes. A closed segment allocates no slots and has no memory.
 
 use crate::memory::{PAGE_SIZE, populate, release_dram, reserve_bytes};
 use crate::primitive::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +9,6 @@ use std::ops::{Deref, DerefMut};
 
 pub const SEGMENT_SLOTS: usize = u64::BITS as usize;
 
-/// Address space for segments. It is never unmapped.
 #[derive(Debug)]
 pub struct Arena {
     rest: &'static mut [u8],
@@ -51,7 +44,6 @@ impl Arena {
         Ok(Arena { rest, range })
     }
 
-    /// Populates all memory that is not yet part of a segment, in one call.
     pub fn populate(&mut self) {
         populate(self.rest);
     }
@@ -60,8 +52,7 @@ impl Arena {
         self.range
     }
 
-    /// Splits off the next segment, closed. Panics if `slots` is too large, or not enough memory is
-    /// left.
+    /// Splits off the next segment, closed. Panics if `slots` is too large or no memory is left.
     pub fn segment(&mut self, slots: usize) -> Segment {
         assert!((1..=SEGMENT_SLOTS).contains(&slots), "a segment of {slots} slots");
         let (memory, rest) = std::mem::take(&mut self.rest).split_at_mut(slots * PAGE_SIZE);
@@ -75,20 +66,17 @@ impl Arena {
     }
 }
 
-/// Returns the lowest `slots` bits.
 #[inline]
 fn run_mask(slots: usize) -> u64 {
     u64::MAX >> (SEGMENT_SLOTS - slots)
 }
 
-/// Up to [`SEGMENT_SLOTS`] slots of a page each.
 #[derive(Debug)]
 pub struct Segment {
     /// A bit for each slot that is allocated or missing.
     taken: AtomicU64,
-    /// True if the segment is closed. Only the thread that clears this may access the memory
-    /// without a run. While it is set, every
-    /// bit of `taken` is set, and no run exists.
+    /// Set while every bit of `taken` is set and no run exists. Only the thread that clears this
+    /// may access the memory without a run.
     is_closed: AtomicBool,
     missing: u64,
     base: *mut u8,
@@ -103,9 +91,8 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Allocates the first free run of `slots` slots. A single slot comes from the end, so that it
-    /// does not split space for longer runs. The slots still have the content of their last use.
-    /// Adds 1 to `contended` each time that another thread changed the segment during the search.
+    /// Allocates the first free run, but a single slot from the end, to leave space for longer
+    /// runs. The slots keep their content. `contended` counts changes by other threads meanwhile.
     #[must_use]
     #[inline]
     pub fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
@@ -128,8 +115,7 @@ impl Segment {
         }
     }
 
-    /// Allocates the first `slots` slots of a segment without other runs, and prevents others while
-    /// this run exists. Dropping the run returns its memory to the system.
+    /// Prevents other runs while this one exists. Its drop returns the memory to the system.
     #[must_use]
     pub fn take_exclusive(&self, slots: usize) -> Option<Run<'_>> {
         debug_assert!((1..=self.slots()).contains(&slots));
@@ -173,8 +159,7 @@ impl Segment {
         }
     }
 
-    /// Closes the segment if no slot is allocated, and returns its memory to the system. Returns
-    /// false if a slot is allocated, or the segment is closed already.
+    /// Returns the memory to the system; false if a slot is allocated, or the segment was closed.
     pub fn close(&self) -> bool {
         if !self.swap_all(self.missing, u64::MAX) {
             return false;
@@ -228,8 +213,7 @@ impl Run<'_> {
 
     #[inline]
     fn base(&self) -> *mut u8 {
-        // SAFETY: the segment has at least `first + slots` slots, because the run's bits were found
-        // in its word.
+        // SAFETY: the segment has at least `first + slots` slots: its word has the run's bits.
         unsafe { self.segment.base.add(self.first * PAGE_SIZE) }
     }
 }
@@ -315,7 +299,6 @@ mod tests {
             assert!(run.iter().all(|byte| *byte == mark));
         }
         assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), SEGMENT_SLOTS * PAGE_SIZE);
-        // Two neighbours that are long enough only together.
         drop(runs.drain(1..3));
         assert!(segment.take(24, &mut none).is_none());
         assert_eq!(segment.take(23, &mut none).unwrap().slots(), 23);

@@ -1,8 +1,5 @@
-//! Words of memory shared between `softswap run` and the engine that it started.
-//!
-//! The words are in a sealed memfd, which can neither shrink nor grow. So they stay valid
-//! regardless of what the other process does with the descriptor. The memfd has no name in a file
-//! system, and the kernel frees it with the last process that uses it.
+//! Words of memory shared between `softswap run` and the engine that it started. Their memfd is
+//! sealed against shrinking: they stay valid regardless of what the other process does with it.
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -16,7 +13,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Creates `words` shared words of zero; the descriptor is close-on-exec.
 pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = crate::descriptor::move_high(rustix::fs::memfd_create(c"softswap-stats", flags)?);
@@ -41,8 +37,7 @@ fn check_file_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Returns true if a seal of [`create`] prevents the file from shrinking, and the file has at least
-/// `words` words. Returns false for 0 words.
+/// Returns true if the file has `words` words, at least 1, and a seal against shrinking.
 pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
     let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
     words > 0
@@ -50,15 +45,12 @@ pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
         && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size >= (words * 8) as i64)
 }
 
-/// Maps all words of a descriptor of [`create`], as [`open`] does.
 pub fn open_all(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
     let words = rustix::fs::fstat(&fd)?.st_size as usize / 8;
     open(fd, words)
 }
 
-/// Maps words of a descriptor of [`create`], until the process exits.
-///
-/// Fails with EINVAL for any other descriptor, or if the file has fewer words.
+/// Maps words until the process exits. Fails with EINVAL unless [`is_shared`].
 pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     let len = words * 8;
     if !is_shared(&fd, words) {
@@ -74,7 +66,6 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// Maps words by the number of an inherited descriptor: see [`open`].
 pub fn open_inherited(number: i32, words: usize) -> io::Result<&'static [AtomicU64]> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -84,10 +75,8 @@ pub fn open_inherited(number: i32, words: usize) -> io::Result<&'static [AtomicU
     open(unsafe { rustix::fd::BorrowedFd::borrow_raw(number) }, words)
 }
 
-/// Creates a file of `words` words of zero and maps it until the process exits. Stored words stay
-/// in the file, however the process exits. An existing file is replaced only if it begins with
-/// `magic`; processes that have mapped it keep the old file. Any other file is left unchanged
-/// (EEXIST).
+/// Creates and maps a file, which keeps the words however the process exits. Replaces an existing
+/// file only if it begins with `magic`: otherwise fails with EEXIST.
 pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'static [AtomicU64]> {
     if path.symlink_metadata().is_ok() && !begins_with(path, magic)? {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -102,7 +91,6 @@ pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'stati
     mapped.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
-/// Announces the order of later accesses to the words of [`map_new_file`].
 pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<()> {
     let advice = if is_random { Advice::Random } else { Advice::Sequential };
     let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));
@@ -132,21 +120,19 @@ fn map_words(file: &File, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// Address of spare memory for [`make_private`]; 0 for none. At the limit on address space
-/// (RLIMIT_AS) the kernel refuses new mappings, but still moves existing ones.
+/// Spare memory for [`make_private`]; 0 for none. At the limit on address space (RLIMIT_AS) the
+/// kernel refuses new mappings, but still moves existing ones.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 /// Address of words that are private already: they are also private in children of this process.
 static PRIVATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the address and length in bytes of the whole pages that contain words.
 fn pages_of(words: &[AtomicU64]) -> (usize, usize) {
     let start = words.as_ptr() as usize & !(PAGE_SIZE - 1);
     let end = words.as_ptr() as usize + size_of_val(words);
     (start, (end - start).next_multiple_of(PAGE_SIZE))
 }
 
-/// Ensures that [`make_private`] succeeds in a forked child under any limits. For one set of words
-/// per process.
+/// Lets [`make_private`] succeed in a forked child under any limits, for one set of words.
 pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
     let (_, len) = pages_of(words);
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -158,8 +144,7 @@ pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces words of [`create`] by a private copy at the same address, for a forked child, which
-/// has its own counters.
+/// Replaces words by a private copy at the same address, in a forked child.
 pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     let (start, len) = pages_of(words);
     if PRIVATE.load(Relaxed) == start {

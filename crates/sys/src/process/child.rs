@@ -1,5 +1,4 @@
-//! Support for a supervisor process: a queue of signals, a child that the kernel kills when its
-//! parent exits, and termination by the child's signal.
+//! A supervisor's signal queue, a child that is killed with its parent, and death by its signal.
 
 use crate::raw;
 use crate::signals::{self, Action};
@@ -15,21 +14,17 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignal {
     pub signal: i32,
-    /// True if a process sent the signal (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
-    /// terminal sent it: those send it to the whole process group.
+    /// False if the kernel or the terminal sent it: those signal the whole process group.
     pub from_process: bool,
     /// The sending process's ID; 0 if that process is outside this process's PID namespace.
     pub sender: i32,
-    /// The sending user's ID.
     user: u32,
-    /// The value of `sigqueue`.
     value: Option<u64>,
 }
 
-/// True if the caller of this process ignored SIGPIPE. Before `main`, Rust's library ignores it, and
-/// opens closed standard streams.
+/// True if SIGPIPE was ignored at start: before `main`, Rust's library ignores it.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
-/// A bit for each standard stream that was closed.
+/// A bit for each standard stream that was closed at start: Rust's library opens it.
 static CLOSED_STREAMS: AtomicU8 = AtomicU8::new(0);
 
 /// Calls [`note_inherited`] before `main`, in a program that invokes this macro.
@@ -62,8 +57,7 @@ pub struct SignalQueue {
 }
 
 impl SignalQueue {
-    /// Blocks `signals` and SIGCHLD. Must be called while the process has one thread; otherwise
-    /// other threads can still be interrupted.
+    /// Blocks `signals` and SIGCHLD. The process must have one thread: signals could reach others.
     pub fn hold(signals: &[i32]) -> io::Result<SignalQueue> {
         let child_signal_was_ignored = set_default(libc::SIGCHLD)?;
         let held = set_of(signals.iter().chain(&[libc::SIGCHLD]));
@@ -113,10 +107,8 @@ impl SignalQueue {
         }))
     }
 
-    /// Prepares `command`: its process starts with the signal mask and SIGCHLD disposition from
-    /// before [`SignalQueue::hold`], with SIGPIPE and the standard streams as this process has
-    /// inherited them, inherits the descriptors `kept`, and is killed when the calling thread
-    /// exits.
+    /// Prepares `command`: its process starts with the signals and standard streams that this
+    /// process inherited, keeps the descriptors `kept`, and is killed when this thread exits.
     pub fn prepare(&self, command: &mut Command, kept: &[BorrowedFd<'_>]) {
         let parent = std::process::id();
         let mask = self.mask_before;
@@ -143,8 +135,7 @@ impl SignalQueue {
         unsafe { command.pre_exec(in_child) };
     }
 
-    /// Terminates this process by `signal`, so that its parent sees the same status. If the signal
-    /// cannot terminate it (first process of a container), exits with status 128 + `signal`.
+    /// Dies by `signal`, or exits with 128 + `signal` if it cannot (first process of a container).
     pub fn die_by(self, signal: i32) -> ! {
         let _ = set_default(signal);
         // SAFETY: the default action runs no code of this program.
@@ -154,17 +145,14 @@ impl SignalQueue {
     }
 }
 
-/// Prepares `command` so that its process is independent: in a new session, without signals from a
-/// terminal, with no blocked signals, and with the descriptors `kept`.
+/// Prepares a process in a new session, without blocked signals, with the descriptors `kept`.
 pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     let kept: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let in_child = move || -> io::Result<()> {
         rustix::process::setsid()?;
-        // Also closes descriptors that a managed program passes on to all programs of its tree. If
-        // a kernel or filter refuses the call, the new program inherits them.
+        // Also closes descriptors that a managed program passes to its tree, if allowed.
         let args = [3, u32::MAX as usize, libc::CLOSE_RANGE_CLOEXEC as usize, 0, 0, 0];
-        // SAFETY: the call takes numbers, and changes only flags of descriptors of this child,
-        // which is about to call exec.
+        // SAFETY: the call takes numbers, and changes flags of this child's descriptors only.
         let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, args) });
         keep_open(&kept)?;
         set_mask(libc::SIG_SETMASK, &set_of(&[])).map(drop)
@@ -188,7 +176,6 @@ fn restore_inherited() {
     }
 }
 
-/// Removes close-on-exec from descriptors, in a child that is about to call exec.
 fn keep_open(numbers: &[i32]) -> io::Result<()> {
     numbers.iter().try_for_each(|number| {
         // SAFETY: the child has its own copy of the descriptor and does not close it before exec.
@@ -219,7 +206,6 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends a received signal to another process, with its value if it has one.
 pub fn forward(pid: i32, received: &ReceivedSignal) -> io::Result<()> {
     let Some(value) = received.value else { return send(pid, received.signal) };
     // `siginfo_t` of SI_QUEUE: signal and error number, code, sender and user, value.
@@ -233,10 +219,8 @@ pub fn forward(pid: i32, received: &ReceivedSignal) -> io::Result<()> {
     raw::check(unsafe { raw::syscall(libc::SYS_rt_sigqueueinfo, args) }).map(drop)
 }
 
-/// Closes descriptors that this process inherited, except the standard streams.
-///
-/// Inherited descriptors are those without close-on-exec: Rust's library and this project set it on
-/// all that they open.
+/// Closes descriptors that this process inherited, except the standard streams: those without
+/// close-on-exec, which Rust's library and this project set on all that they open.
 pub fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> = entries

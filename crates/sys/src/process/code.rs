@@ -9,8 +9,7 @@ const NEAR_BYTES: usize = 5;
 /// Bytes of `jmp [rip]` and the address.
 const FAR_BYTES: usize = 14;
 
-/// Overwrites the start of each function `from` with a jump to `to`, for pairs `(from, to)`. After
-/// an error nothing was changed.
+/// Overwrites functions with jumps, for pairs `(from, to)`. After an error nothing was changed.
 ///
 /// # Safety
 /// Each `from` is the address of a function, at a multiple of 16. The function at `to` can be
@@ -95,7 +94,6 @@ mod tests {
         unsafe { patch(&[(address(3), other), (address(255), other)]) }.unwrap();
         assert_eq!((call(address(3)), call(address(255))), (2, 2));
         assert_eq!((call(address(2)), call(address(4))), (1, 1));
-        // Too far for a short jump.
         let far = memory_far_away();
         // SAFETY: the function belongs to this test, and no other thread executes it.
         unsafe { patch(&[(address(7), far)]) }.unwrap();

@@ -1,8 +1,5 @@
-//! The control socket of a running program: its path, the identity of the peer, and bounded
-//! communication.
-//!
-//! Each user has a private directory with one socket per process, `<pid>.sock`. All functions wait
-//! no longer, and read no more, than their caller allows.
+//! The control socket of a running program: its path (`<pid>.sock` in a directory of the user), the
+//! identity of the peer, and I/O within the caller's limits of time and bytes.
 
 use crate::raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,17 +12,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Environment variable that sets the directory.
 pub const DIR_VARIABLE: &str = "SOFTSWAP_RUNTIME_DIR";
-/// Environment variable with a user's own directory, created at log-in.
 const SESSION_VARIABLE: &str = "XDG_RUNTIME_DIR";
-/// The variables that [`directories`] reads.
 pub const DIR_VARIABLES: [&str; 2] = [DIR_VARIABLE, SESSION_VARIABLE];
 /// A socket's path has at most 107 bytes, and a PID at most 7 digits.
 const MAX_DIR_BYTES: usize = 107 - "/1234567.sock".len();
 /// Clients that may wait while another one is served.
 const BACKLOG: i32 = 16;
-/// Interval at which a client retries if the queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -39,10 +32,8 @@ pub enum Unusable {
     /// Its owner could replace the socket.
     #[error("belongs to uid {0}")]
     OtherOwner(u32),
-    /// Other users could replace the socket.
     #[error("can be written to by others (mode {0:03o}); `chmod 700` closes it")]
     Open(u32),
-    /// The kernel's limit of a socket's path is 107 bytes.
     #[error("is too long a path for a socket")]
     TooLong,
     /// A process of another container, for example, uses the socket.
@@ -58,8 +49,7 @@ impl From<Errno> for Unusable {
     }
 }
 
-/// Returns the directories in which a process of `uid` with these variables may have its socket,
-/// best first.
+/// Returns the directories that may have the socket of a process of `uid`, best first.
 pub fn directories(lookup: impl Fn(&str) -> Option<OsString>, uid: u32) -> Vec<PathBuf> {
     let named = |name| lookup(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     if let Some(dir) = named(DIR_VARIABLE) {
@@ -73,14 +63,12 @@ pub fn directories(lookup: impl Fn(&str) -> Option<OsString>, uid: u32) -> Vec<P
     session.into_iter().chain([fallback(uid)]).collect()
 }
 
-/// Returns the socket directory of a user without a session directory.
 pub fn fallback(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/softswap-{uid}"))
 }
 
-/// Returns true if a UID belongs to this process's user. In a user namespace that does not map the
-/// user, the kernel reports the overflow UID, which belongs to another user. A directory with that
-/// UID in its name would block the other user's directory.
+/// Returns false for the overflow UID, which the kernel reports if the user namespace does not map
+/// the user. It is another user's, whose directory would be blocked.
 pub fn is_own_number(uid: u32) -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map");
     map.map_or(true, |map| is_mapped(&map, uid))
@@ -101,7 +89,6 @@ pub fn socket_path(dir: &Path, pid: u32) -> PathBuf {
     dir.join(format!("{pid}.sock"))
 }
 
-/// Checks that a directory belongs to a user and only that user can write to it.
 pub fn check(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check_name(dir)?;
     let found = rustix::fs::lstat(dir)?;
@@ -125,7 +112,6 @@ fn check_name(dir: &Path) -> Result<(), Unusable> {
     }
 }
 
-/// Creates the directory if it is missing, and checks it.
 pub fn make(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check_name(dir)?;
     match rustix::fs::mkdir(dir, Mode::RWXU) {
@@ -138,9 +124,8 @@ pub fn make(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check(dir, uid)
 }
 
-/// Removes a socket that no process serves any more; returns true if the socket was removed. A
-/// socket gets its name before it is served, so the caller must ensure that no process is just
-/// starting.
+/// Removes a socket that no process serves; returns true if it was removed. The caller must ensure
+/// that no process is starting: a socket gets its name before it is served.
 pub fn remove_stale(path: &Path) -> bool {
     let is_socket = rustix::fs::lstat(path)
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket);
@@ -151,7 +136,6 @@ pub fn remove_stale(path: &Path) -> bool {
     is_socket && is_refused() && rustix::fs::unlink(path).is_ok()
 }
 
-/// A named socket that accepts clients.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -159,8 +143,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens the socket of process `pid` in `dir`, and replaces that of an earlier process with the
-    /// same PID.
+    /// Opens the socket of process `pid`. Replaces that of an earlier process with the same PID.
     pub fn open(dir: &Path, uid: u32, pid: u32) -> Result<Listener, Unusable> {
         make(dir, uid)?;
         let path = socket_path(dir, pid);
@@ -185,8 +168,7 @@ impl Listener {
         &self.path
     }
 
-    /// Waits for a client. Fails with `Interrupted` if a signal arrived first. After other errors
-    /// the next client may succeed.
+    /// Waits for a client. Fails with `Interrupted` after a signal; after other errors, retry.
     pub fn accept(&self) -> io::Result<Peer> {
         poll(&mut [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)], None)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -194,8 +176,7 @@ impl Listener {
     }
 }
 
-/// Removes a socket with this process's name if no process serves it, or if this process opened it
-/// before exec and a child still holds it open.
+/// Removes a socket that no process serves, or that this process opened before exec.
 fn take_over(path: &Path, pid: u32) -> Result<(), Unusable> {
     if let Ok(peer) = connect(path, Duration::ZERO)
         && peer.credentials()?.pid == pid as i32
@@ -210,7 +191,6 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Identity of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// The process's ID; 0 if the process is outside this process's PID namespace.
@@ -218,12 +198,10 @@ pub struct Credentials {
     pub uid: u32,
 }
 
-/// A connection to the other process.
 #[derive(Debug)]
 pub struct Peer(OwnedFd);
 
-/// Connects to the process that serves `path`; waits at most `limit` if the queue is full. Fails
-/// with `ConnectionRefused` if no process serves `path`, `TimedOut` if the queue stays full.
+/// Connects. Fails with `ConnectionRefused` without a server, `TimedOut` if the queue stays full.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<Peer> {
     let address = SocketAddrUnix::new(path)?;
     let until = Instant::now() + limit;
@@ -240,8 +218,7 @@ pub fn connect(path: &Path, limit: Duration) -> io::Result<Peer> {
 }
 
 impl Peer {
-    /// Returns the identity of the peer: the process that connected, or the one that opened the
-    /// socket.
+    /// Returns the identity of the process that connected, or of the one that opened the socket.
     pub fn credentials(&self) -> io::Result<Credentials> {
         // Not through rustix, which cannot represent PID 0.
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -249,15 +226,13 @@ impl Peer {
         let [level, name] = [libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize];
         let fd = self.0.as_raw_fd() as usize;
         let arguments = [fd, level, name, &raw mut found as usize, &raw mut len as usize, 0];
-        // SAFETY: the kernel writes at most `len` bytes to `found`, which has that size, and the
-        // number of bytes to `len`.
+        // SAFETY: the kernel writes at most `len` bytes, its size, to `found`, and writes to `len`.
         raw::check(unsafe { raw::syscall(libc::SYS_getsockopt, arguments) })?;
         Ok(Credentials { pid: found.pid, uid: found.uid })
     }
 
-    /// Reads up to a newline, which is not returned. Fails with `TimedOut` if the newline does not
-    /// arrive within `limit`, `InvalidData` if the line is longer than `buffer`, `UnexpectedEof` if
-    /// the connection is closed.
+    /// Reads up to a newline, which is not returned. Fails with `TimedOut`, `InvalidData` if the
+    /// line is longer than `buffer`, `UnexpectedEof` if the connection is closed.
     pub fn read_line<'b>(&self, buffer: &'b mut [u8], limit: Duration) -> io::Result<&'b [u8]> {
         let until = Instant::now() + limit;
         let mut len = 0;
@@ -277,8 +252,7 @@ impl Peer {
         }
     }
 
-    /// Reads until the other end closes the connection. Fails with `TimedOut` if that takes longer
-    /// than `limit`, `InvalidData` if there are more than `most` bytes.
+    /// Reads all bytes. Fails with `TimedOut`, or `InvalidData` if there are more than `most`.
     pub fn read_to_end(&self, most: usize, limit: Duration) -> io::Result<Vec<u8>> {
         let until = Instant::now() + limit;
         let mut all = Vec::new();
@@ -303,8 +277,7 @@ impl Peer {
         }
     }
 
-    /// Writes all of `bytes`. Fails with `TimedOut` if the other end does not accept them within
-    /// `limit`.
+    /// Writes all bytes. Fails with `TimedOut` after `limit`.
     pub fn write_all(&self, bytes: &[u8], limit: Duration) -> io::Result<()> {
         let until = Instant::now() + limit;
         let mut rest = bytes;
@@ -320,7 +293,6 @@ impl Peer {
     }
 }
 
-/// Waits until `fd` is ready or has failed; `TimedOut` at `until`.
 fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
     loop {
         let remaining = until.saturating_duration_since(Instant::now());

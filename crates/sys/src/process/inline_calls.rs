@@ -1,11 +1,10 @@
-//! Finds objects that map memory, or pass nested pointers to the kernel, by system-call instructions
-//! of their own instead of through the C library: Rust code that uses rustix, such as wasmtime.
+//! Finds objects that map memory, or pass nested pointers to the kernel, by instructions of their
+//! own instead of through the C library: Rust code that uses rustix, such as wasmtime.
 //!
-//! Searching all code would slow down the start of each program. So only objects that look like
-//! Rust are searched: they need the unwinder's library but not that of C++, and have at most
-//! [`MAX_CODE_BYTES`] of code. Executables at a fixed address are skipped: the filter that the
-//! caller installs survives `exec`, and the next program may have the same address. For the same
-//! reason the result is the address of each instruction, not the range of the code.
+//! Searching all code would slow down each start. So only objects that look like Rust are searched:
+//! they need the unwinder's library but not that of C++, and have at most [`MAX_CODE_BYTES`] of
+//! code. The caller's filter survives `exec`, and the next program may have the same address. So
+//! executables at a fixed address are skipped, and the result is the address of each instruction.
 
 use super::linked::Linked;
 use crate::seccomp::CALLS_BY_CALLER;
@@ -17,19 +16,15 @@ const CPP_LIBRARY: &CStr = c"libstdc++.so.6";
 /// Opcode of `mov eax, NUMBER`; the number has 4 bytes.
 const LOAD: u8 = 0xb8;
 const LOAD_BYTES: usize = 5;
-/// `syscall`.
 const CALL: [u8; 2] = [0x0f, 0x05];
-/// Largest distance from the end of [`LOAD`] to the `syscall` instruction; the arguments are set in
-/// between.
+/// Largest distance from [`LOAD`] to the `syscall`; the arguments are set in between.
 const NEAR_BYTES: usize = 96;
 
-/// The objects of this process that have been searched.
 #[derive(Debug, Default)]
 pub struct Objects {
     /// Address of each object's program headers.
     seen: Vec<usize>,
-    /// The loader's count of unloaded objects: another object may reuse the address of an unloaded
-    /// one.
+    /// The loader's count of unloaded objects, whose addresses may be reused.
     unloaded: u64,
 }
 
@@ -42,16 +37,14 @@ impl Objects {
         self.visit(|_| ());
     }
 
-    /// Searches new objects. Returns, for each object that makes one of [`CALLS_BY_CALLER`] other
-    /// than `ioctl` by an instruction, the addresses after its `syscall` instructions in ascending
-    /// order. Some may not be instructions.
+    /// Searches new objects. Returns, for each that makes guarded calls, the addresses after its
+    /// `syscall` instructions in ascending order. Some may not be instructions.
     pub fn find(&mut self) -> Vec<Vec<usize>> {
         let mut found = Vec::new();
         self.visit(|object| {
             if object.base() != 0 && object.needs(UNWINDER) && !object.needs(CPP_LIBRARY) {
                 found.extend(object.code().filter_map(|range| {
-                    // SAFETY: the loader's lock keeps the object loaded, and no thread writes to
-                    // its code.
+                    // SAFETY: the loader's lock keeps the object loaded; no thread writes its code.
                     let code = unsafe {
                         std::slice::from_raw_parts(range.start as *const u8, range.len())
                     };
@@ -92,8 +85,6 @@ impl Objects {
     }
 }
 
-/// Returns true if code loads the number of a call in [`CALLS_BY_CALLER`], other than `ioctl`, and has
-/// a `syscall` instruction within the next [`NEAR_BYTES`].
 fn makes_guarded_calls(code: &[u8]) -> bool {
     memchr::memmem::find_iter(code, &CALL).any(|call| {
         let before = &code[call.saturating_sub(NEAR_BYTES + LOAD_BYTES)..call];

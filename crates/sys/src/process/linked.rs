@@ -47,8 +47,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Returns true if an address is a stub in a non-PIE executable for a function that is elsewhere.
-/// In such a program, look-ups of the function return the stub.
+/// Returns true for a stub in a non-PIE executable, which look-ups of the function return.
 fn is_stub(address: usize) -> bool {
     const SYMBOL: i32 = 1;
     let mut symbol: *mut c_void = std::ptr::null_mut();
@@ -61,17 +60,15 @@ fn is_stub(address: usize) -> bool {
     found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
 }
 
-/// Returns the address that `dlsym` reports for a function, or 0. In an executable at a fixed
-/// address the result may be a stub.
+/// Returns the address that `dlsym` reports, or 0. In a non-PIE executable it may be a stub.
 pub fn address(name: &CStr) -> usize {
     // SAFETY: the function reads a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
 }
 
-/// Returns the address of a function's code, or 0.
-///
-/// Does not allocate if the function exists. `dlsym` allocates an error message for each library
-/// without the function, so the libraries behind a stub are searched by their own tables.
+/// Returns the address of a function's code, or 0. Does not allocate if the function exists:
+/// `dlsym` allocates an error message for each library without it, so libraries behind a stub are
+/// searched by their own tables.
 pub fn definition(name: &CStr) -> usize {
     struct Search<'a> {
         name: &'a CStr,
@@ -115,8 +112,7 @@ pub fn is_single_threaded() -> bool {
     unsafe { found.cast::<u8>().as_ref() }.is_some_and(|only| *only != 0)
 }
 
-/// Returns true if Go's linker created the program, which then makes system calls by its own
-/// instructions.
+/// Returns true for a Go program, which makes system calls by its own instructions.
 pub fn is_go_program() -> bool {
     const NAME_BYTES: u8 = 4;
     const BUILD_ID: u8 = 4;
@@ -128,16 +124,13 @@ pub fn is_go_program() -> bool {
     Linked::executable().has_segment(libc::PT_NOTE, has_go)
 }
 
-/// Returns true for a Go program that can start other programs. Go's linker drops unused functions
-/// and keeps the names of all others.
+/// Returns true if Go's linker, which drops unused functions, kept the one that starts programs.
 pub fn is_go_program_that_forks() -> bool {
     const NAME: &[u8] = b"syscall.forkAndExecInChild\0";
     let has_name = |bytes: &[u8]| memchr::memmem::find(bytes, NAME).is_some();
     is_go_program() && Linked::executable().has_segment(libc::PT_LOAD, has_name)
 }
 
-/// Returns the indices of the symbols with this hash in a `DT_GNU_HASH` table.
-///
 /// # Safety
 /// The table is at this address, and stays valid while the iterator is used.
 unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usize> {
@@ -160,8 +153,6 @@ unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usi
 }
 
 impl Linked {
-    /// Returns the object that the loader describes.
-    ///
     /// # Safety
     /// `info` comes from the loader, and the object stays loaded while the result is used.
     pub(crate) unsafe fn described(info: &libc::dl_phdr_info) -> Linked {
@@ -171,7 +162,6 @@ impl Linked {
         Linked { base: info.dlpi_addr as usize, headers }
     }
 
-    /// Returns the executable, which stays loaded.
     fn executable() -> Linked {
         extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
             // SAFETY: the loader describes the executable first. `found` is the local below.
@@ -184,7 +174,6 @@ impl Linked {
         found
     }
 
-    /// Returns true if `has` accepts the content of a readable segment of a kind.
     fn has_segment(&self, kind: u32, has: impl Fn(&[u8]) -> bool) -> bool {
         self.segments(kind, libc::PF_R).any(|segment| {
             // SAFETY: the loader has mapped the segment readable, and it stays mapped.
@@ -192,8 +181,7 @@ impl Linked {
         })
     }
 
-    /// Returns the load address, which is added to the object's addresses: 0 for an executable at a
-    /// fixed address.
+    /// Returns the load address; 0 for an executable at a fixed address.
     pub(crate) fn base(&self) -> usize {
         self.base
     }
@@ -202,16 +190,13 @@ impl Linked {
         self.segments(libc::PT_LOAD, libc::PF_X)
     }
 
-    /// Returns true if the object lists a library as DT_NEEDED.
     pub(crate) fn needs(&self, name: &CStr) -> bool {
         let Some(strings) = self.table(STRING_TABLE) else { return false };
         let mut needed = self.entries().iter().filter(|entry| entry.tag == NEEDED);
-        // SAFETY: the entry is an offset in the object's string table, which stays valid while the
-        // object is loaded.
+        // SAFETY: the entry is an offset in the string table, valid while the object is loaded.
         needed.any(|entry| unsafe { CStr::from_ptr((strings + entry.value) as *const _) } == name)
     }
 
-    /// Returns the object whose code contains the address `inside`.
     pub fn containing(inside: usize) -> Option<Linked> {
         struct Search {
             inside: usize,
@@ -228,8 +213,7 @@ impl Linked {
             i32::from(is_it)
         }
         let mut search = Search { inside, found: None };
-        // SAFETY: `visit` has the type that the loader calls, and its last argument is the
-        // `Search`.
+        // SAFETY: `visit` has the type that the loader calls; its last argument is the `Search`.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
     }
@@ -249,7 +233,6 @@ impl Linked {
         self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
     }
 
-    /// Returns the addresses of the words with the value `value` in the object's data.
     pub fn words_with(&self, value: usize) -> Vec<usize> {
         let words = self.segments(libc::PT_LOAD, libc::PF_W).flat_map(|data| {
             let first = data.start.next_multiple_of(size_of::<usize>());
@@ -260,8 +243,7 @@ impl Linked {
         words.filter(|word| unsafe { (*word as *const usize).read_volatile() } == value).collect()
     }
 
-    /// Returns the words through which the object accesses the symbols of these names: the address
-    /// of each word, and the name's index in the list.
+    /// Returns the words through which the object accesses these symbols, with the name's index.
     pub fn words_for(&self, names: &[&CStr]) -> Vec<(usize, usize)> {
         const TABLES: [(i64, i64); 2] = [(7, 8), (23, 2)];
         let (Some(symbols), Some(strings)) = (self.table(SYMBOL_TABLE), self.table(STRING_TABLE))
@@ -330,7 +312,6 @@ impl Linked {
         &entries[..end.unwrap_or(entries.len())]
     }
 
-    /// Returns the value of an entry of the dynamic section.
     fn tagged(&self, tag: i64) -> Option<usize> {
         self.entries().iter().find(|entry| entry.tag == tag).map(|entry| entry.value)
     }
@@ -341,8 +322,7 @@ impl Linked {
         Some(if value < self.base { self.base + value } else { value })
     }
 
-    /// Stores a value in each of these words: `(word, value)`. Fails if the system refuses to make
-    /// words writable that the loader has protected.
+    /// Stores values in words: `(word, value)`. Fails if the system keeps the words read-only.
     ///
     /// # Safety
     /// [`Linked::words_with`] or [`Linked::words_for`] found the words, and a function called
@@ -352,8 +332,7 @@ impl Linked {
         let whole_pages =
             |range: Range<usize>| range.start & !(PAGE_SIZE - 1)..range.end & !(PAGE_SIZE - 1);
         let read_only: Vec<_> = self.segments(libc::PT_GNU_RELRO, 0).map(whole_pages).collect();
-        // SAFETY: the range is data of a library. It stays readable, and only the loader wrote it
-        // before.
+        // SAFETY: a library's data stays readable, and only the loader wrote it before.
         let change =
             |range: &Range<usize>, prot| unsafe { protect(range.start, range.len(), prot) };
         for range in &read_only {
@@ -368,22 +347,19 @@ impl Linked {
     }
 }
 
-/// Result of `_dl_find_object`, the object that contains some code: `struct dl_find_object` of
-/// <dlfcn.h>.
+/// Result of `_dl_find_object`: `struct dl_find_object` of <dlfcn.h>.
 #[repr(C)]
 struct FoundObject {
     flags: u64,
     start: usize,
     end: usize,
     link_map: usize,
-    /// Address of the index of unwind information.
     frames: usize,
     reserved: [u64; 7],
 }
 
-/// Replaces the C library's `_dl_find_object`, the only symbol for which the runtime would need
-/// glibc 2.35. The unwinder in the runtime calls this function to find the object that contains an
-/// address. Returns 0, or -1 if there is no object.
+/// Replaces the C library's `_dl_find_object` for the unwinder: for this symbol alone the runtime
+/// would need glibc 2.35. Returns 0, or -1 if there is no object.
 ///
 /// # Safety
 /// `found` is writable.

@@ -2,7 +2,6 @@
 
 use crate::descriptor::KeptFile;
 
-/// The kernel's account of its run queues.
 #[derive(Debug)]
 pub struct Load {
     file: KeptFile,
@@ -23,7 +22,6 @@ impl Load {
         self.processors
     }
 
-    /// Returns the number of threads that run or wait for a processor, including the calling one.
     pub fn runnable(&self) -> Option<u32> {
         parse(self.file.read(&mut [0; 128])?)
     }

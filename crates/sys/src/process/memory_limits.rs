@@ -1,5 +1,4 @@
-//! Memory available to this process: on the machine, within the limits of every memory control
-//! group (v1 or v2) that contains it.
+//! Memory available to this process: on the machine, within its memory control groups (v1, v2).
 
 use crate::memory::dram_bytes;
 use std::fs;
@@ -11,13 +10,10 @@ pub struct Available {
     pub bytes: u64,
     /// DRAM, or the limit of the control group that allows the least.
     pub capacity_bytes: u64,
-    /// Source of `bytes`, for messages.
     pub because: String,
-    /// True if a control group limits `bytes`.
     pub is_group: bool,
 }
 
-/// A control group that limits memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupLimit {
     pub dir: PathBuf,
@@ -26,12 +22,10 @@ pub struct GroupLimit {
     pub used_bytes: u64,
 }
 
-/// Returns the memory available to this process, by MemAvailable and the control groups.
 pub fn available() -> Available {
     available_within(group_limits())
 }
 
-/// Returns the memory available to another process, as [`available`].
 pub fn available_to(pid: u32) -> Available {
     available_within(hierarchies_with(&pid.to_string()).iter().flat_map(limits_in).collect())
 }
@@ -55,18 +49,15 @@ fn available_within(groups: Vec<GroupLimit>) -> Available {
     })
 }
 
-/// Returns MemAvailable, without the control groups' limits.
 pub fn available_on_machine() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     field_kib(&meminfo, "MemAvailable:").unwrap_or_else(dram_bytes)
 }
 
-/// Returns the limits of this process's control group and its ancestors.
 pub fn group_limits() -> Vec<GroupLimit> {
     hierarchies().iter().flat_map(limits_in).collect()
 }
 
-/// Returns the control group hierarchies that may have the memory controller.
 pub fn hierarchies() -> Vec<Hierarchy> {
     hierarchies_with("self")
 }
@@ -80,14 +71,11 @@ fn hierarchies_with(pid: &str) -> Vec<Hierarchy> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     pub version: GroupVersion,
-    /// The mount point.
     pub top: PathBuf,
-    /// This process's own group.
     pub own: PathBuf,
 }
 
 impl Hierarchy {
-    /// Iterates over this process's group and its ancestors, up to the mount point.
     pub fn chain(&self) -> impl Iterator<Item = &Path> {
         self.own.ancestors().take_while(|dir| dir.starts_with(&self.top))
     }

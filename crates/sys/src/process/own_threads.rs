@@ -1,8 +1,5 @@
-//! Threads created by the C library's functions alone.
-//!
-//! The standard library takes a lock at the start of each of its threads. If a process forks at
-//! that moment, the lock stays held in the child for ever, and threads that the child creates with
-//! the standard library block on it.
+//! Threads created by the C library's functions alone. Each thread of the standard library takes a
+//! lock at its start: after a fork at that moment, the child's threads would block on it for ever.
 
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -31,8 +28,7 @@ type Body = Box<dyn FnOnce() + Send>;
 pub struct Thread(libc::pthread_t);
 
 impl Thread {
-    /// Starts a thread with this name, of which the kernel keeps 15 bytes. A panic ends the thread
-    /// and is reported on standard error.
+    /// Starts a thread. The kernel keeps 15 bytes of its name. A panic ends it and is reported.
     pub fn begin(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let named = move || {
             // SAFETY: the kernel reads the name, a C string, and truncates it.
@@ -53,8 +49,7 @@ impl Thread {
         })
     }
 
-    /// Waits until the thread has exited. Must not be called in a forked child, which does not have
-    /// the thread.
+    /// Waits for the thread. Not for a forked child, which does not have it.
     pub fn join(self) {
         // SAFETY: the thread is joinable. It is joined once, because the method takes `self`.
         unsafe { libc::pthread_join(self.0, null_mut()) };

@@ -1,5 +1,4 @@
-//! Detects asynchronous I/O and devices that may access the program's memory, by the mappings of
-//! the process.
+//! Counts mappings by which asynchronous I/O or devices may access the program's memory.
 
 use crate::descriptor::KeptFile;
 use crate::own_descriptors;
@@ -20,9 +19,8 @@ impl Mappings {
         Some(Mappings { file })
     }
 
-    /// Returns the number of mappings through which the kernel or a device may pin memory for
-    /// longer than a system call: rings of io_uring, contexts of Linux's asynchronous I/O, devices.
-    /// Only one thread at a time may call this.
+    /// Counts mappings through which the kernel or a device may pin memory for longer than a call:
+    /// io_uring, Linux's asynchronous I/O, devices. Only one thread at a time may call this.
     pub fn pinners(&self) -> Option<usize> {
         let mut text = [0; 8192];
         let (mut held, mut count) = (0, 0);
@@ -46,8 +44,7 @@ impl Mappings {
     }
 }
 
-/// Parses "7f00-7f01 rw-s 00000000 00:0f 2083 anon_inode:[io_uring]": the sixth field is the mapped
-/// object.
+/// Parses "7f00-7f01 rw-s 00000000 00:0f 2083 anon_inode:[io_uring]".
 pub fn is_pinner(line: &[u8]) -> bool {
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let Some(name) = fields.nth(5) else { return false };

@@ -1,8 +1,5 @@
-//! Identity of a process, and the rule by which other processes decide that it is dead.
-//!
-//! PIDs are reused, and are different in another PID namespace. So an identity includes the start
-//! time and the namespaces. A forked child has its own identity. A resource that a forked child
-//! also keeps in use is not covered by this rule; see [`crate::open_mark`].
+//! Identity of a process, by which other processes decide that it is dead. PIDs are reused, so it
+//! has the start time and the namespaces. [`crate::open_mark`] covers forked children.
 
 use crate::{program_filter, raw};
 use std::fs;
@@ -14,7 +11,6 @@ pub const NAMESPACE_BITS: u32 = 18;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessIdentity {
-    /// PID; not 0.
     pub pid: u32,
     /// Start time in clock ticks since boot; 0 if unknown.
     pub start: u64,
@@ -22,16 +18,14 @@ pub struct ProcessIdentity {
     pub namespace: u32,
 }
 
-/// State of a process, as another process sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
     /// The process runs or is stopped.
     Alive,
     /// The process has exited (also as a zombie: its memory is freed), or its PID was reused.
     Dead,
-    /// The process is in another namespace, or `/proc` is unusable: it is not mounted, belongs to
-    /// another namespace or hides the process, or no descriptor is free. Callers treat the process
-    /// as alive.
+    /// The process is in another namespace, no descriptor is free, or `/proc` is missing, of
+    /// another namespace, or hides the process. Callers treat the process as alive.
     Unknown,
 }
 
@@ -40,8 +34,7 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static START: AtomicU64 = AtomicU64::new(0);
 static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 
-/// Clears the cached identity and returns it: in a forked child, the parent's identity. A child in
-/// a new PID namespace may have the same PID.
+/// Clears the identity in a forked child, whose PID may be the same. Returns the parent's.
 pub fn forget() -> Option<ProcessIdentity> {
     let pid = PID.swap(0, Acquire);
     let (start, namespace) = (START.load(Relaxed), NAMESPACE.load(Relaxed));
@@ -49,9 +42,8 @@ pub fn forget() -> Option<ProcessIdentity> {
 }
 
 impl ProcessIdentity {
-    /// Returns this process's identity, or `None` if its namespace is unknown. If only the start
-    /// time is unknown, other processes identify this process by its PID. The first call in a
-    /// process opens files, so it must not happen while a fault is handled.
+    /// Returns `None` if the namespace is unknown. If only the start time is unknown, the PID
+    /// identifies this process. The first call opens files: not while a fault is handled.
     pub fn current() -> Option<ProcessIdentity> {
         if let Some(me) = ProcessIdentity::known() {
             return Some(me);
@@ -65,7 +57,6 @@ impl ProcessIdentity {
         Some(me)
     }
 
-    /// Returns this process's identity if [`ProcessIdentity::current`] has determined it before.
     pub fn known() -> Option<ProcessIdentity> {
         let pid = raw::current_process();
         (PID.load(Acquire) == pid).then(|| {
@@ -74,8 +65,7 @@ impl ProcessIdentity {
         })
     }
 
-    /// Returns the state of the process. Without a start time, any process with the same PID counts
-    /// as this one.
+    /// Returns the state. Without a start time, any process with the same PID counts as this one.
     pub fn liveness(&self) -> Liveness {
         if namespace() != Some(self.namespace) {
             return Liveness::Unknown;
@@ -110,7 +100,6 @@ fn namespace() -> Option<u32> {
 
 fn is_unused(pid: u32) -> bool {
     let Ok(pid @ 1..) = i32::try_from(pid) else { return true };
-    // The program's own seccomp filter could kill the process for the call.
     if program_filter::is_in_force() {
         return false;
     }
@@ -124,8 +113,7 @@ fn is_proc_of_own_namespace() -> bool {
     own.and_then(|own| own.to_str()?.parse::<u32>().ok()) == Some(raw::current_process())
 }
 
-/// Parses the content of `/proc/PID/stat`: returns the state, the number of threads and the start
-/// time.
+/// Parses `/proc/PID/stat`: returns the state, the number of threads and the start time.
 fn parse_stat(stat: &[u8]) -> Option<(&str, u64, u64)> {
     // The name may contain any byte, including parentheses.
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
@@ -154,7 +142,6 @@ mod tests {
         assert!(raw::has_children());
         assert!(probe::holds_in_child(|| !raw::has_children()).unwrap());
         child.kill().unwrap();
-        // A zombie is dead, too.
         while sleeper.liveness() != Liveness::Dead {
             std::thread::yield_now();
         }

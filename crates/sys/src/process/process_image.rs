@@ -2,8 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// Returns an address in the executable's code, and one in the code of this library, for finding
-/// gaps near code.
+/// Returns an address in the executable's code and one in this library's, for finding gaps nearby.
 ///
 /// ```
 /// use softswap_sys::process_image;
@@ -17,8 +16,7 @@ pub fn code() -> [usize; 2] {
     [entry, code as *const () as usize]
 }
 
-/// Returns the end of the program's data segment; `None` if the kernel did not provide the program
-/// headers.
+/// Returns the end of the program's data segment; `None` without program headers.
 ///
 /// ```
 /// use softswap_sys::process_image;

@@ -1,11 +1,10 @@
-//! Detects sanitizers in a program's file or in LD_PRELOAD.
-//!
-//! These functions do not allocate: `exec` calls them, also in the child of a `vfork`.
+//! Detects sanitizers in a program's file or in LD_PRELOAD. Does not allocate: `exec` calls this,
+//! also in the child of a `vfork`.
 
 use std::fmt;
 
-/// A tool that the compiler has built into a program. Its runtime replaces `malloc` and maps most
-/// of the address space for its shadow memory, so softswap cannot manage the program.
+/// A tool whose runtime replaces `malloc` and maps most of the address space for its shadow memory,
+/// so softswap cannot manage the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sanitizer {
     /// AddressSanitizer, including the hardware-assisted one.
@@ -29,8 +28,7 @@ impl fmt::Display for Sanitizer {
     }
 }
 
-/// Symbol names, with surrounding zeroes, that only programs with a sanitizer have in their dynamic
-/// string table.
+/// Symbols, with surrounding zeroes, in the dynamic string table of programs with a sanitizer.
 const MARKS: [(&[u8], Sanitizer); 6] = [
     (b"\0__asan_init\0", Sanitizer::Address),
     (b"\0__hwasan_init\0", Sanitizer::Address),
@@ -53,7 +51,6 @@ const HEADER_BYTES: usize = 56;
 /// Size of an entry of the dynamic section.
 const ENTRY_BYTES: usize = 16;
 
-/// Names of shared runtimes in LD_PRELOAD.
 const RUNTIMES: [(&[u8], Sanitizer); 8] = [
     (b"libasan.so", Sanitizer::Address),
     (b"libhwasan.so", Sanitizer::Address),
@@ -65,7 +62,6 @@ const RUNTIMES: [(&[u8], Sanitizer); 8] = [
     (b"liblsan.so", Sanitizer::Leak),
 ];
 
-/// Returns the sanitizer whose runtime a value of LD_PRELOAD names.
 pub fn preloaded_sanitizer(preload: &[u8]) -> Option<Sanitizer> {
     let paths = preload.split(|byte| matches!(byte, b':' | b' '));
     let names = paths.filter_map(|path| path.rsplit(|byte| *byte == b'/').next());
@@ -73,9 +69,8 @@ pub fn preloaded_sanitizer(preload: &[u8]) -> Option<Sanitizer> {
     names.filter_map(named).map(|(_, sanitizer)| *sanitizer).next()
 }
 
-/// Returns the sanitizer that a 64-bit ELF program is built with. `read_at` reads a part of the
-/// program's file into the start of `buffer`, of at least [`BUFFER_BYTES`], and returns the number
-/// of bytes read.
+/// Returns the sanitizer of a 64-bit ELF program. `read_at` reads a part of its file into the start
+/// of `buffer` (at least [`BUFFER_BYTES`]) and returns the number of bytes read.
 pub fn sanitizer(
     buffer: &mut [u8],
     read_at: impl Fn(&mut [u8], u64) -> Option<usize>,
@@ -111,7 +106,6 @@ struct Loaded {
     at: u64,
 }
 
-/// Returns the start and end of the dynamic string table in the file.
 fn dynamic_strings(
     buffer: &mut [u8],
     read_at: &impl Fn(&mut [u8], u64) -> Option<usize>,
@@ -120,7 +114,6 @@ fn dynamic_strings(
     const COUNT_AT: usize = 56;
     const STRINGS: u64 = 5;
     const STRINGS_BYTES: u64 = 10;
-    /// Longer tables are searched only up to this size.
     const MAX_STRINGS_BYTES: u64 = 16 << 20;
     let got = read_at(buffer, 0)?;
     let head = buffer[..got].first_chunk::<HEAD_BYTES>()?;

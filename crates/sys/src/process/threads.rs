@@ -24,37 +24,31 @@ fn has_value(info: &siginfo_t, value: usize) -> bool {
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
 }
 
-/// Sends this thread a SIGSYS for which [`is_request_to_wake`] returns true. Its handler runs on
-/// the signal stack.
+/// Sends this thread a SIGSYS, whose handler ([`is_request_to_wake`]) runs on the signal stack.
 pub fn request_to_wake() {
     queue(raw::current_thread(), &signals::own_info(SIGSYS, WAKES));
 }
 
-/// Returns true if a SIGSYS came from [`request_to_wake`].
 pub fn is_request_to_wake(info: &siginfo_t) -> bool {
     signals::is_own(info, WAKES)
 }
 
-/// Interrupts the thread's system call, if that is possible. The handler of SIGSYS checks
-/// [`is_interruption`] and returns. The details may be lost ([`signals::has_lost_details`]).
+/// Interrupts the thread's system call. Details may be lost ([`signals::has_lost_details`]).
 pub fn interrupt(thread: i32) {
     queue(thread, &signals::queued_info(SIGSYS, INTERRUPTS));
 }
 
-/// Returns true if a SIGSYS came from [`interrupt`].
 pub fn is_interruption(info: &siginfo_t) -> bool {
     has_value(info, INTERRUPTS)
 }
 
-/// Sends another thread a SIGBUS for which [`is_question`] returns true. SIGSYS is not used: only
-/// one signal of a kind can be pending, so the trap of a system call could be lost. A lost fault
-/// does no harm, because the access is repeated. The details may be lost
+/// Sends a SIGBUS, not a SIGSYS: only one signal of a kind can be pending, so a trapped call could
+/// be lost. A lost fault does no harm, because the access is repeated. Details may be lost
 /// ([`signals::has_lost_details`]).
 pub fn question(thread: i32) {
     queue(thread, &signals::queued_info(SIGBUS, STATE_QUERY));
 }
 
-/// Returns true if a SIGBUS came from [`question`].
 pub fn is_question(info: &siginfo_t) -> bool {
     has_value(info, STATE_QUERY)
 }
@@ -90,8 +84,7 @@ fn names() -> io::Result<Vec<i32>> {
     Ok(names)
 }
 
-/// Returns true if /proc uses this process's PID namespace. A /proc that was mounted outside it
-/// uses other IDs.
+/// Returns false if /proc was mounted outside this PID namespace: then it uses other IDs.
 fn is_of_own_namespace() -> bool {
     let name = std::fs::read_link("/proc/thread-self").ok();
     let name = name.as_deref().and_then(|path| path.file_name()?.to_str()?.parse::<i32>().ok());
@@ -107,7 +100,6 @@ fn number_of(name: i32) -> io::Result<i32> {
     own.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Returns a thread's ID in /proc.
 fn name_of(thread: i32) -> io::Result<i32> {
     if is_of_own_namespace() {
         return Ok(thread);
@@ -142,12 +134,10 @@ pub fn activity(thread: i32) -> io::Result<Activity> {
     }
 }
 
-/// Returns the rest of the line of a thread's status that starts with `title`.
 fn status(thread: i32, title: &str) -> io::Result<String> {
     field(name_of(thread)?, title)
 }
 
-/// Returns a field of a thread's status, by the thread's ID in /proc.
 fn field(name: i32, title: &str) -> io::Result<String> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{name}/status"))?;
     let field = text.lines().find_map(|line| line.strip_prefix(title));
@@ -174,7 +164,6 @@ fn parse_activity(text: &str) -> Activity {
     Activity::Call { number, arguments }
 }
 
-/// Returns true if a thread for which `counts` returns true runs, or waits for a processor.
 pub fn any_runnable(counts: impl Fn(i32) -> bool) -> bool {
     let is_running = |name: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{name}/stat"));
@@ -199,8 +188,7 @@ pub fn wait_until_exited(thread: i32) {
     }
 }
 
-/// Returns the kernel's name of this thread, padded with zeroes; for the main thread, the program's
-/// name.
+/// Returns the name, padded with zeroes. The main thread has the program's.
 pub fn own_name() -> [u8; 16] {
     let mut name = [0; 16];
     let place = name.as_mut_ptr() as usize;

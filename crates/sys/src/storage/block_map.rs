@@ -1,8 +1,6 @@
-//! Map of a swap file's pages to blocks of its device, for I/O that bypasses the file system.
-//!
-//! Like the kernel's `swap_extent`, it consists of runs of pages that are contiguous on the device.
-//! The file system is queried once (FIEMAP with SYNC). Only extents that are written, in whole
-//! pages, and used by this file alone are accepted.
+//! Map of a swap file's pages to blocks of its device, for I/O that bypasses the file system: runs
+//! like the kernel's `swap_extent`, by FIEMAP. Only extents that are written, in whole pages, and
+//! used by this file alone are accepted.
 
 use crate::fiemap::{FileExtent, Reader, flags};
 use crate::memory::PAGE_SIZE;
@@ -25,8 +23,7 @@ impl BlockExtent {
     }
 }
 
-/// A reason why the device must not be written in place of the file, with the byte of the file at
-/// which it begins.
+/// A reason not to write the device in place of the file, with the byte at which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
     Hole(u64),
@@ -40,7 +37,6 @@ pub enum Unfit {
     Unaligned(u64),
 }
 
-/// Checks and merges the extents of a file, one by one. The map covers `pages` pages.
 struct Builder {
     pages: u64,
     covered: u64,
@@ -70,7 +66,6 @@ impl Builder {
         } else if unsupported != 0 {
             Some(Unfit::Flags(at, unsupported))
         } else {
-            // The file may be longer than the area.
             let length = extent.length.min(end - at);
             let is_whole = [at, extent.physical, length].iter().all(|it| it % PAGE_BYTES == 0);
             (!is_whole || extent.physical == 0).then_some(Unfit::Unaligned(at))
@@ -103,7 +98,6 @@ impl Builder {
     }
 }
 
-/// Returns the map of the first `pages` pages of a file with these extents.
 pub fn check_layout(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExtent>, Unfit> {
     let (mut builder, mut found) = (Builder::new(pages), Vec::new());
     let mut each = |extent| found.push(extent);
@@ -111,16 +105,14 @@ pub fn check_layout(extents: &[FileExtent], pages: u64) -> Result<Vec<BlockExten
     builder.end(&mut each).map(|()| found)
 }
 
-/// Reads the map of the first `pages` pages of a file. Fails with EOPNOTSUPP if the file system
-/// does not report extents.
+/// Reads the map of a file. Fails with EOPNOTSUPP if the file system does not report extents.
 pub fn read(file: BorrowedFd<'_>, pages: u64) -> io::Result<Result<Vec<BlockExtent>, Unfit>> {
     let mut extents = Vec::new();
     Reader::default().read(file, |extent| extents.push(extent))?;
     Ok(check_layout(&extents, pages))
 }
 
-/// A digest of a map. Maps that differ in one number have different digests; other different maps
-/// almost certainly do.
+/// A digest of a map: different if one number differs, and almost certainly for other changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(u128);
 
@@ -140,8 +132,7 @@ impl Fingerprint {
         }))
     }
 
-    /// Reads the current map of a file and returns its digest; `None` if the file has become unfit.
-    /// Does not allocate.
+    /// Reads the digest without allocating; `None` if the file has become unfit.
     pub fn read(
         reader: &mut Reader,
         file: BorrowedFd<'_>,

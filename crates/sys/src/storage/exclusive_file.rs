@@ -3,14 +3,12 @@
 //! All checks use one open descriptor, after it is locked, so nothing can change between a check
 //! and its use:
 //!
-//! - A block device is opened with `O_EXCL`. The kernel refuses this while another exclusive user
-//!   (a file system, swap, an array, another such opener) has the device or a part of it. While the
-//!   device is open, the kernel refuses those users.
-//! - An exclusive `flock` keeps out other programs that lock: softswap and `mkswap --lock`. The
-//!   lock belongs to the open file, not to the process or the descriptor number. It lasts until the
-//!   last copy of the descriptor is closed, even if a forked child has that copy.
-//! - A write of no bytes, and an allocation beyond the largest offset, change nothing, but fail with
-//!   ETXTBSY if the kernel swaps to the file.
+//! - `O_EXCL` on a block device: the kernel refuses it while another exclusive user (file system,
+//!   swap, array) has the device or a part of it, and refuses such users afterwards.
+//! - An exclusive `flock` keeps out softswap and `mkswap --lock`. It belongs to the open file, so
+//!   it lasts until the last copy of the descriptor is closed, also in a forked child.
+//! - A write of no bytes, and an allocation beyond the largest offset, change nothing, but fail
+//!   with ETXTBSY if the kernel swaps to the file.
 
 use crate::descriptor::move_high;
 use crate::file::{SwapFile, is_kernel_swap, plain};
@@ -24,12 +22,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Number of attempts. udev locks a device briefly after each close, and a ring keeps its file open
-/// briefly after its process has exited.
+/// udev locks a device briefly after each close; a ring keeps its file open briefly after exit.
 const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Reasons why a file or device was not claimed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     #[error(
@@ -119,7 +115,6 @@ pub struct Claimed {
     pub file: SwapFile,
     pub is_device: bool,
     pub len_bytes: u64,
-    /// Permission bits, in chmod's format.
     pub mode: u32,
     /// The owner, if it is neither this user nor root.
     pub untrusted_owner: Option<u32>,
@@ -196,8 +191,7 @@ fn is_device(path: &Path, stat: &Stat) -> Result<bool, ClaimError> {
     Err(ClaimError::Kind { path: path.to_owned(), kind })
 }
 
-/// Opens a file or device. If a process that used the file's blocks directly was killed, removes
-/// the immutable flag that the process left.
+/// Removes the immutable flag that a killed process left ([`raw_mark`]).
 fn open_unmarked(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     let refused = match open(path, is_device) {
         Err(refused @ ClaimError::Denied { .. }) if !is_device => refused,
@@ -236,13 +230,11 @@ fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     })
 }
 
-/// Returns true if the permissions allow writing. A refusal then means that the device is
-/// write-protected.
+/// Returns true if permissions allow writing: a refusal is then by the device's write protection.
 fn is_write_protected(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Returns the reason why a device cannot be opened exclusively.
 fn held(path: &Path) -> ClaimError {
     let path = path.to_owned();
     if let Some(used) = crate::holders::use_of_path(&path) {
@@ -315,8 +307,7 @@ mod tests {
     #[test]
     fn running_executable_is_rejected() {
         let path = scratch(0);
-        // Copied by another process: a program does not start while it is open for writing, which
-        // includes a copy of the descriptor in a child that another test has just forked.
+        // Copied by a process: no forked child of a test may hold the program open for writing.
         let copy = std::process::Command::new("cp").arg("/bin/sleep").arg(&path).status();
         assert!(copy.unwrap().success());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();

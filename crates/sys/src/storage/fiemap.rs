@@ -35,8 +35,7 @@ pub struct FileExtent {
 }
 
 impl FileExtent {
-    /// Checks an extent that a file system reported. Returns `None` if it is empty, or extends past
-    /// the largest offset of a file or device.
+    /// Returns `None` if the extent is empty, or extends past the largest offset.
     pub fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Option<Self> {
         let max_offset = i64::MAX as u64;
         let ends = |start: u64| start.checked_add(length).is_some_and(|end| end <= max_offset);
@@ -52,8 +51,7 @@ impl FileExtent {
         self.logical + self.length
     }
 
-    /// Returns true if the extent is allocated but was never written: it reads as zeroes without
-    /// the device.
+    /// Returns true if the extent was never written: it reads as zeroes without the device.
     pub fn is_unwritten(&self) -> bool {
         self.flags & UNWRITTEN != 0
     }
@@ -63,8 +61,7 @@ impl FileExtent {
         self.flags & SHARED != 0
     }
 
-    /// Returns the flags (`FIEMAP_EXTENT_`) that a written, unshared extent of whole blocks does
-    /// not have.
+    /// Returns flags that a written, unshared extent of whole blocks does not have.
     pub(crate) fn unsupported_flags(&self) -> u32 {
         self.flags & !(LAST | MERGED)
     }
@@ -117,9 +114,8 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Calls `each` for the extents of an open file, in file order and without holes. Fails with
-    /// EOPNOTSUPP if the file system does not report extents, `InvalidData` if it reports
-    /// inconsistent ones.
+    /// Calls `each` for the extents, in file order and without holes. Fails with EOPNOTSUPP if the
+    /// file system does not report extents, `InvalidData` if they are inconsistent.
     pub fn read(
         &mut self,
         file: BorrowedFd<'_>,
@@ -149,17 +145,15 @@ impl Reader {
     }
 }
 
-/// Returns the extents of an open file, in file order and without holes. Fails with EOPNOTSUPP if
-/// the file system does not report extents.
+/// Returns the extents of an open file: see [`Reader::read`].
 pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     let mut found = Vec::new();
     Reader::default().read(file, |extent| found.push(extent))?;
     Ok(found)
 }
 
-/// Checks an extent that a file system reported after one that ends at `end`. Callers rely on
-/// increasing offsets, and the loop in [`Reader::read`] on progress. Fails if `next` is `None` or
-/// begins before `end`: the file may have changed between two requests.
+/// Fails unless `next` exists and begins at or after `end`: the file may have changed between two
+/// requests. The loop in [`Reader::read`] relies on progress.
 pub fn following(end: u64, next: Option<FileExtent>) -> io::Result<FileExtent> {
     next.filter(|next| next.logical >= end).ok_or_else(|| {
         let reason = "the file system reports inconsistent extents: the file may have changed";

@@ -1,12 +1,9 @@
 //! The swap file, to which pages are written when they are evicted.
 //!
-//! The file has no name that another program could open: it is created unnamed, or unlinked
-//! immediately if the file system cannot do that. So swapped-out content disappears with the
-//! process. The file is opened with O_DIRECT if possible: in the page cache, a copy of a page would
-//! take the DRAM that its eviction freed.
-//!
-//! Reads and writes are raw system calls, because this code runs in a fault handler. The C
-//! library's wrappers are cancellation points and may be interposed.
+//! The file has no name that another program could open, so swapped-out content disappears with the
+//! process. It is opened with O_DIRECT if possible: in the page cache, a copy of a page would take
+//! the DRAM that its eviction freed. Reads and writes are raw system calls: the C library's are
+//! cancellation points and may be interposed.
 
 use super::unnamed_file::open_unnamed;
 use crate::descriptor::{move_high, release};
@@ -25,11 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use super::file_error::{FileError, errno, plain};
 pub use super::unnamed_file::{is_in_memory, may_make_files, on_disk};
 
-/// Content that is written to test a file.
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
-/// Returns device and inode of the file that a descriptor refers to; `None` if the descriptor is
-/// not open.
+/// Returns device and inode; `None` if the descriptor is not open.
 pub fn identity_of(number: i32) -> Option<(u64, u64)> {
     let stat = raw::file_status(usize::try_from(number).ok()?).ok()?;
     Some((stat.st_dev, stat.st_ino))
@@ -42,7 +37,7 @@ fn open_again(number: i32, access: OFlags, direct: bool) -> Result<OwnedFd, Errn
     rustix::fs::open(format!("/proc/self/fd/{number}"), flags, Mode::empty())
 }
 
-/// An unnamed file that holds swapped pages.
+/// A file or device that holds swapped pages.
 #[derive(Debug)]
 pub struct SwapFile {
     /// Closed in a child that has become a reader.
@@ -57,9 +52,8 @@ pub struct SwapFile {
     is_device: bool,
 }
 
-/// See [`SwapFile::is_kernel_swap`]. The kernel refuses to allocate space in a swap file of its own
-/// (ETXTBSY) before it checks the range, which is invalid, so nothing is ever allocated. Unlike a
-/// write, the call waits for nothing.
+/// Returns true if the kernel refuses to allocate in its own swap file (ETXTBSY). The range is
+/// invalid, so nothing is ever allocated. Unlike a write, the call waits for nothing.
 pub(crate) fn is_kernel_swap(file: BorrowedFd<'_>) -> bool {
     const BEYOND: usize = i64::MAX as usize;
     let mode = libc::FALLOC_FL_KEEP_SIZE as usize;
@@ -70,15 +64,13 @@ pub(crate) fn is_kernel_swap(file: BorrowedFd<'_>) -> bool {
 }
 
 impl SwapFile {
-    /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it. Fails if
-    /// a page written to the file cannot be read back. This test is skipped if the file system
-    /// reports support for direct I/O, or is full.
+    /// Opens an unnamed file, with O_DIRECT if supported. Fails if a test page cannot be read back;
+    /// no test if the file system is full or reports support for direct I/O.
     pub fn open(directory: &Path) -> Result<Self, FileError> {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(directory, flags, Mode::empty()).map_err(explain)?;
-        // Fall back to buffered I/O on any error. If the file system is broken, the buffered open
-        // fails as well, and its error is reported.
+        // If the file system is broken, the buffered open fails as well, and its error is reported.
         match Self::open_with(&parent, true) {
             Ok(file) => Ok(file),
             Err(_) => Self::open_with(&parent, false).map_err(explain),
@@ -89,8 +81,7 @@ impl SwapFile {
         let fd = move_high(open_unnamed(parent, direct)?);
         // Open it now and not in the child: the program may change its user before it forks.
         let reader = match open_again(fd.as_raw_fd(), OFlags::RDONLY, direct) {
-            // No descriptor is free for `reader`. Without it a forked child could not read the file,
-            // so do not use the file.
+            // Without `reader` a forked child could not read the file, so do not use it.
             Err(Errno::MFILE) => {
                 release(fd);
                 return Err(Errno::MFILE);
@@ -99,8 +90,7 @@ impl SwapFile {
         };
         let mut file = Self::of(fd, direct);
         (file.reader, file.is_unnamed) = (reader, true);
-        // No test if the file system reports direct I/O: it would wait for the disk three times at
-        // the start of every program.
+        // A test would wait for the disk three times at the start of every program.
         if direct && file.reports_direct_io() {
             return Ok(file);
         }
@@ -112,8 +102,7 @@ impl SwapFile {
             }
         }
         if !direct {
-            // Neighbouring slots hold unrelated pages, so the kernel's readahead would only fill
-            // the page cache. If the kernel refuses, that costs memory, not data.
+            // Neighbouring slots are unrelated: readahead would only fill the page cache.
             for fd in [Some(file.descriptor()), file.reader.as_ref()].into_iter().flatten() {
                 let _ = rustix::fs::fadvise(fd, 0, None, Advice::Random);
             }
@@ -121,8 +110,7 @@ impl SwapFile {
         Ok(file)
     }
 
-    /// Opens an existing file or device for reading, with O_DIRECT if it supports that. For
-    /// writing, use [`crate::exclusive_file`].
+    /// Opens for reading, with O_DIRECT if supported. For writing, use [`crate::exclusive_file`].
     pub fn open_existing(path: &Path) -> Result<Self, FileError> {
         let open = |direct| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
@@ -145,8 +133,7 @@ impl SwapFile {
         if own.identity == inherited.identity { Ok(own) } else { Err(Errno::STALE.into()) }
     }
 
-    /// Duplicates an inherited descriptor. The open file is shared with all processes that
-    /// inherited it.
+    /// Duplicates an inherited descriptor: the open file is shared with other processes.
     pub fn inherited(number: i32) -> io::Result<Self> {
         let args = [number as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
         // SAFETY: the call takes no pointers, and opens a new descriptor.
@@ -166,8 +153,7 @@ impl SwapFile {
         Self { fd, reader: None, is_reader, is_unnamed: false, direct, identity, is_device }
     }
 
-    /// Closes the writable descriptor, in a forked child. Returns false if the file has no
-    /// read-only descriptor ([`SwapFile::open`]): then the child cannot read the file either.
+    /// Closes the writable descriptor in a forked child; false if there is none for reading.
     pub fn become_reader(&self) -> bool {
         if !self.is_reader.swap(true, Ordering::AcqRel) {
             let number = self.fd.as_raw_fd();
@@ -178,7 +164,6 @@ impl SwapFile {
         self.reader.is_some()
     }
 
-    /// Returns the descriptor to read through.
     fn descriptor(&self) -> &OwnedFd {
         match &self.reader {
             Some(reader) if self.is_reader.load(Ordering::Relaxed) => reader,
@@ -186,7 +171,6 @@ impl SwapFile {
         }
     }
 
-    /// Returns true if the file was created in a directory, without a name.
     pub fn is_unnamed(&self) -> bool {
         self.is_unnamed
     }
@@ -199,10 +183,8 @@ impl SwapFile {
         self.is_device
     }
 
-    /// Returns the descriptor for operations that change the file. Fails with ESTALE if the number
-    /// refers to another file: a program can close the engine's descriptors and open its own files
-    /// under their numbers. (A ring is not affected: it writes to the file that was attached to
-    /// it.)
+    /// Fails with ESTALE if the number refers to another file: a program can close the engine's
+    /// descriptors and open its own files under their numbers.
     fn for_changing(&self) -> io::Result<&OwnedFd> {
         if self.is_reader.load(Ordering::Relaxed) {
             return Err(Errno::BADF.into());
@@ -212,14 +194,12 @@ impl SwapFile {
         if is_same_file { Ok(self.descriptor()) } else { Err(Errno::STALE.into()) }
     }
 
-    /// Returns true if the kernel swaps to the file. Returns false if the file is immutable: the
-    /// kernel then swaps to it only if it did so before.
+    /// Returns true if the kernel swaps to the file; always false if the file is immutable.
     pub fn is_kernel_swap(&self) -> bool {
         is_kernel_swap(self.as_fd())
     }
 
-    /// Returns true if the file system reports that pages can be transferred by direct I/O (Linux
-    /// 6.1).
+    /// Returns true if the file system reports direct I/O of pages (Linux 6.1).
     fn reports_direct_io(&self) -> bool {
         const PAGE: std::ops::RangeInclusive<u32> = 1..=PAGE_SIZE as u32;
         let mask = StatxFlags::DIOALIGN;
@@ -237,20 +217,17 @@ impl SwapFile {
         Ok(())
     }
 
-    /// Waits until all data written so far is on the device. After an error part of the data may be
-    /// lost.
+    /// Waits until all data is on the device. After an error part of it may be lost.
     pub fn sync(&self) -> io::Result<()> {
         Ok(retry_on_intr(|| rustix::fs::fsync(self.descriptor()))?)
     }
 
-    /// Returns true if the file system keeps its files in DRAM, so that swapping to them frees no
-    /// memory.
+    /// Returns true if the files are in DRAM, so that swapping to them frees no memory.
     pub fn is_in_memory(&self) -> bool {
         rustix::fs::fstatfs(self.descriptor()).is_ok_and(|stat| is_in_memory(stat.f_type))
     }
 
-    /// Returns true if the file system writes changed data to a new location, which takes free
-    /// space, and the file does not have the flag that prevents this (NOCOW on btrfs).
+    /// Returns true if changed data is written to a new location, which takes free space.
     pub fn is_copied_on_write(&self) -> bool {
         const BTRFS: i64 = 0x9123_683e;
         let on_btrfs =
@@ -277,8 +254,7 @@ impl SwapFile {
         Ok(rustix::fs::seek(self.descriptor(), rustix::fs::SeekFrom::End(0))?)
     }
 
-    /// Returns true if the queue of the device under the file supports polling; `None` if the
-    /// kernel does not report whether it does.
+    /// Returns `None` if the kernel does not report whether the device's queue supports polling.
     pub fn queue_polls(&self) -> Option<bool> {
         let stat = rustix::fs::fstat(self.descriptor()).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
@@ -300,17 +276,14 @@ impl SwapFile {
         }
     }
 
-    /// Reads once. Returns the number of bytes read, which may be less than the buffer.
-    /// Interruptions are retried.
+    /// Reads once, maybe less than the buffer; retries interruptions.
     pub fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
         let buffer = (buf.as_mut_ptr() as usize, buf.len());
-        // SAFETY: the kernel writes at most `buf.len()` bytes to `buf`, which is borrowed
-        // exclusively.
+        // SAFETY: the kernel writes at most `buf.len()` bytes to the exclusively borrowed `buf`.
         unsafe { self.transfer(libc::SYS_pread64, buffer, offset_bytes) }
     }
 
-    /// Writes once. Returns the number of bytes written, which may be less than the buffer.
-    /// Interruptions are retried.
+    /// Writes once, maybe less than the buffer; retries interruptions.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
         self.check_limit(offset_bytes + buf.len() as u64)?;
         self.for_changing()?;
@@ -319,8 +292,6 @@ impl SwapFile {
         unsafe { self.transfer(libc::SYS_pwrite64, buffer, offset_bytes) }
     }
 
-    /// Issues a pread or pwrite call; retries interruptions.
-    ///
     /// # Safety
     /// `number` is `SYS_pread64` or `SYS_pwrite64`. The buffer (address, length) is writable if the
     /// call writes to it.
@@ -330,14 +301,12 @@ impl SwapFile {
         uninterrupted(|| unsafe { raw::syscall(number, args) })
     }
 
-    /// Fails with EFBIG if the process may not extend the file to `end_bytes`. Beyond the largest
-    /// file size (`ulimit -f`) the kernel would send SIGXFSZ, which is meant for the program's own
-    /// writes. Not cached, because the program may change its limit.
+    /// Fails with EFBIG beyond the largest file size (`ulimit -f`): the kernel would send SIGXFSZ,
+    /// which is meant for the program's own writes. Not cached: the program may change its limit.
     pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
         let args = [0, libc::RLIMIT_FSIZE as usize, 0, &raw mut limit as usize, 0, 0];
-        // SAFETY: without new limits the call changes none; the kernel writes one `rlimit` to
-        // `limit`.
+        // SAFETY: the call changes no limit; the kernel writes one `rlimit` to `limit`.
         unsafe { raw::syscall(libc::SYS_prlimit64, args) };
         if end_bytes > limit.rlim_cur && !self.is_device {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -345,10 +314,8 @@ impl SwapFile {
         Ok(())
     }
 
-    /// Allocates storage for a range, so that later writes to it have space.
-    ///
-    /// If the file system cannot allocate in advance, the file is only extended, and a later write
-    /// may fail with ENOSPC.
+    /// Allocates storage, so that later writes have space. If the file system cannot do that, only
+    /// extends the file, and a later write may fail with ENOSPC.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;
@@ -369,8 +336,7 @@ impl SwapFile {
         }
     }
 
-    /// Frees the storage of a range, which reads as zeroes afterwards. Fails with EOPNOTSUPP if the
-    /// file system has no holes.
+    /// Makes a range read as zeroes. Fails with EOPNOTSUPP if the file system has no holes.
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let fd = self.for_changing()?;
@@ -382,8 +348,7 @@ impl SwapFile {
         ftruncate(fd, offset_bytes)
     }
 
-    /// Frees the storage of a range: discards it on a device, punches a hole in a file. Fails with
-    /// EOPNOTSUPP if the device or file system does not support that.
+    /// Discards on a device, punches a hole in a file. Fails with EOPNOTSUPP without support.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         const BLKDISCARD: usize = 0x1277;
         if !self.is_device {
@@ -415,10 +380,8 @@ impl SwapFile {
     }
 }
 
-// The calls below go through the engine's gate, because the program's own seccomp filters may
-// refuse them from rustix's code.
+// The calls below go through the engine's gate: the program's filters may refuse rustix's.
 
-/// Issues a call, and retries it while signals interrupt it.
 fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
     loop {
         match call() {
@@ -508,7 +471,6 @@ mod tests {
         let parent = rustix::fs::open(scratch.path(), flags, Mode::empty()).unwrap();
         let file = SwapFile::open_with(&parent, false).unwrap();
         assert!(!file.is_direct());
-        // Buffered transfers need no alignment.
         assert_eq!(file.write_at(b"abc", 5).unwrap(), 3);
         let mut read = [0; 3];
         assert_eq!(file.read_at(&mut read, 5).unwrap(), 3);

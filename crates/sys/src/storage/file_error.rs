@@ -5,7 +5,6 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The error numbers that callers distinguish, under their kernel names.
 pub mod errno {
     pub use libc::{
         EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, ENOSYS, ENOTTY, EOPNOTSUPP,
@@ -22,7 +21,6 @@ pub fn plain(error: &(impl Display + ?Sized)) -> String {
     }
 }
 
-/// Reasons why no swap file could be opened, with a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error(

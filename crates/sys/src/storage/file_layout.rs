@@ -1,7 +1,5 @@
-//! Checks that a file has its own storage for every page.
-//!
-//! Evicting a page must not fail when memory is short. A hole, a shared extent or a compressed one
-//! needs new space on write, which may be unavailable by then.
+//! Checks that a file has its own storage for every page: a hole, a shared extent or a compressed
+//! one needs new space on write, but evicting a page must not fail.
 
 use crate::fiemap::{self, FileExtent};
 use crate::file::SwapFile;
@@ -16,13 +14,11 @@ pub enum Flaw {
     Hole(u64),
     /// Storage shared with other files: reflinks, snapshots.
     Shared(u64),
-    /// Storage that does not hold the plain bytes: compressed, encrypted, or packed together with
-    /// other data.
+    /// Compressed, encrypted, or packed together with other data.
     Packed(u64),
 }
 
-/// Searches the first `bytes` of a file for a flaw. If there is none, returns the number of
-/// contiguous pieces, or `None` if the file system does not report extents.
+/// Returns the number of contiguous pieces; `None` if the file system does not report extents.
 pub fn examine(file: &SwapFile, bytes: u64) -> io::Result<Result<Option<u64>, Flaw>> {
     match fiemap::extents(file.as_fd()) {
         Ok(extents) => Ok(check_layout(&extents, bytes).map(Some)),
@@ -50,8 +46,7 @@ fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
     }
 }
 
-/// Returns the number of physically contiguous pieces within the first `bytes` of a file with these
-/// extents.
+/// Returns the number of physically contiguous pieces within the first `bytes`.
 pub fn check_layout(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
     let (mut covered, mut pieces, mut physical) = (0, 0, None);
     for extent in extents {

@@ -1,7 +1,5 @@
-//! Finds the current use of a file or block device, as the kernel reports it.
-//!
-//! The result explains errors. It does not protect, because the use may change at any time, and
-//! other mount namespaces are not visible: [`crate::exclusive_file`] protects.
+//! Finds the current use of a file or block device, as the kernel reports it. The result explains
+//! errors only: the use may change, and other mount namespaces are not visible.
 
 use crate::raw;
 use rustix::fs::{FileType, Stat};
@@ -12,15 +10,12 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
-    /// A file system on the device is mounted at this point.
     Mounted(PathBuf),
-    /// The kernel swaps to the file or device.
     ActiveSwap,
     /// A volume or an array uses the device.
     HeldBy(String),
     /// A loop device uses the file as its backing file.
     Behind(String),
-    /// One of the device's partitions is in use.
     Part(String, Box<Use>),
 }
 
@@ -37,8 +32,7 @@ impl fmt::Display for Use {
 }
 
 impl Use {
-    /// Returns the command that ends the use; `None` if none does: the root file system is in use
-    /// until the machine stops.
+    /// Returns the command that ends the use; `None` for the root file system.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::Mounted(point) if point.as_path() == Path::new("/") => return None,
@@ -101,8 +95,7 @@ pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
     mounts.split(|&byte| byte == b'\n').find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
-        // Some file systems (btrfs) have device numbers of their own; only the source names the
-        // device.
+        // Some file systems (btrfs) have numbers of their own; only the source names the device.
         let source = || unescaped(fields.get(dash + 2)?);
         let is_mounted_here = *fields.get(2)? == number.as_bytes()
             || source().is_some_and(|path| path.starts_with("/dev") && is_device(&path, device));
@@ -113,11 +106,9 @@ pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
     pub(crate) file_system: String,
-    /// Options of the file system, separated by commas.
     pub(crate) options: String,
 }
 
-/// Returns the mount of the file system with this device number.
 pub(crate) fn mount_of(device: u64) -> Option<Mount> {
     mount_in(device, &std::fs::read_to_string("/proc/self/mountinfo").ok()?)
 }
@@ -139,8 +130,7 @@ fn is_device(path: &Path, device: u64) -> bool {
     })
 }
 
-/// Returns the paths of active swap files and devices. A file that was removed, or is in another
-/// mount namespace, cannot be found by its path.
+/// Returns active swap files and devices, except files removed or in another mount namespace.
 fn swaps() -> impl Iterator<Item = PathBuf> {
     let text = std::fs::read("/proc/swaps").unwrap_or_default();
     let lines: Vec<Vec<u8>> = text.split(|&b| b == b'\n').skip(1).map(<[u8]>::to_vec).collect();
@@ -177,8 +167,7 @@ fn loop_device_on(stat: &Stat) -> Option<String> {
     })
 }
 
-/// Returns the file system's device and the inode of a loop device's backing file, if this process
-/// may open the loop device.
+/// Returns device and inode of the backing file, if this process may open the loop device.
 fn backing_of(name: &str) -> Option<(u64, u64)> {
     const LOOP_GET_STATUS64: usize = 0x4c05;
     /// Size of `struct loop_info64`, which begins with these two numbers.

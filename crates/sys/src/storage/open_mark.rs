@@ -1,13 +1,10 @@
 //! Marks of open files: the second rule of liveness, for files that forked children inherit.
 //!
-//! A forked child reads its parent's swap slots through the inherited open file. So these slots
-//! must outlive the parent, and the parent's identity ([`crate::process_identity`]) does not decide
-//! about them. A mark is a lock (`F_OFD_SETLK`) on one byte beyond the end of a file. The kernel
-//! releases the mark with the open file: when all processes that inherited its descriptor have
-//! closed it, and all requests of a ring have completed, including those in flight when its process
-//! was killed. This rule needs neither PIDs nor namespaces.
-//!
-//! `exec` closes the file, so the new program holds no mark.
+//! A forked child reads its parent's swap slots through the inherited open file, so these slots
+//! must outlive the parent ([`crate::process_identity`]). A mark is a lock (`F_OFD_SETLK`) on one
+//! byte beyond the end of a file. The kernel releases it with the open file: when all processes
+//! have closed the inherited descriptor (`exec` closes it), and all requests of a ring have
+//! completed, including those in flight when its process was killed.
 
 use crate::{program_filter, raw};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -18,8 +15,7 @@ const FIRST_BYTE: u64 = 1 << 62;
 /// Exclusive upper bound of marks.
 pub const MAX_MARKS: u64 = 1 << 32;
 
-/// Marks an open file for as long as it is open. Returns false if another open file of the same
-/// file holds the mark. Fails if the file is not open for writing, or its file system has no locks.
+/// Returns false if another open file has the mark. Fails without write access or locks.
 pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
     match control(file.as_fd(), libc::F_OFD_SETLK, mark) {
         Ok(_) => Ok(true),
@@ -30,8 +26,7 @@ pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
     }
 }
 
-/// Returns true if no other open file of the same file holds the mark. Returns false if this cannot
-/// be determined, as under the program's own filter.
+/// Returns false also if this cannot be determined, as under the program's own filter.
 pub fn is_released(file: impl AsFd, mark: u64) -> bool {
     let is_free = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
     !program_filter::is_in_force()
@@ -64,7 +59,6 @@ mod tests {
     use std::fs::File;
     use tempfile::NamedTempFile;
 
-    /// Opens an unlinked file twice.
     fn opened_twice() -> (File, File) {
         let file = NamedTempFile::new().unwrap();
         (file.reopen().unwrap(), file.reopen().unwrap())
@@ -92,8 +86,7 @@ mod tests {
     fn forked_child_keeps_parent_marks() {
         let (one, other) = opened_twice();
         assert!(put(&one, 3).unwrap());
-        // Closing a duplicate in the child does not release the mark: the open file has other
-        // descriptors.
+        // Closing a duplicate does not release the mark: the open file has other descriptors.
         let seen = in_child(|| {
             drop(std::os::fd::OwnedFd::from(one.try_clone().unwrap()));
             i32::from(is_released(&other, 3))

@@ -1,8 +1,5 @@
-//! The block device below a swap file, for I/O that bypasses the file system.
-//!
-//! `st_dev` of the file is the number of the device that is mounted: a disk, a partition, a volume
-//! of the device mapper, a loop device. `/sys/dev/block` has its name. The device is opened with
-//! O_DIRECT and without O_EXCL, which the file system holds.
+//! The block device below a swap file (`st_dev`, named in `/sys/dev/block`), for I/O that bypasses
+//! the file system. It is opened without O_EXCL, which the file system holds.
 
 use crate::descriptor::move_high;
 use crate::file::{SwapFile, plain};
@@ -17,8 +14,7 @@ use std::path::{Path, PathBuf};
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
 
-/// Reasons why the device below a file must not or cannot be written in place of the file. Nothing
-/// was changed.
+/// Reasons not to write the device in place of the file. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RawError {
     #[error("it is on {name}, {why}: only files on ext4 and xfs can be used raw")]
@@ -69,8 +65,7 @@ impl From<Errno> for RawError {
     }
 }
 
-/// Checks that the file system of a file keeps the file's blocks in place, and writes data directly
-/// to them. Returns the file system's name.
+/// Checks that the file system keeps blocks in place and writes directly to them. Returns its name.
 pub fn check_file_system(file: impl AsFd) -> Result<&'static str, RawError> {
     let stat = rustix::fs::fstat(&file)?;
     let fs = rustix::fs::fstatfs(&file)?;
@@ -160,7 +155,6 @@ fn queue(device: u64, name: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Opens the block device with this number for direct I/O.
 pub fn open(device: u64) -> Result<SwapFile, RawError> {
     let path = node_of(device)?;
     if queue(device, "zoned").is_some_and(|zoned| zoned != "none") {

@@ -1,13 +1,12 @@
 //! Mark of a swap file whose blocks are written through the device: it is immutable.
 //!
 //! An immutable file (`chattr +i`) cannot be opened for writing, unlinked, renamed or truncated,
-//! and neither `e4defrag` nor `xfs_fsr` moves its blocks. But a program that opened it for writing
-//! before could still move them ([`other_opens`]). An extended attribute records that softswap set
-//! the flag, so a file that its owner made immutable is not touched.
+//! and neither `e4defrag` nor `xfs_fsr` moves its blocks, unless a program opened it before
+//! ([`other_opens`]). An extended attribute records that softswap set the flag, not the file's
+//! owner.
 //!
-//! The mark must be removed when the use ends. It is stale if no process has the file's lock
-//! ([`crate::exclusive_file`]): all processes that inherited the claim have exited, and their rings
-//! are closed.
+//! A mark is stale if no process has the file's lock ([`crate::exclusive_file`]): all processes
+//! that inherited the claim have exited, and their rings are closed.
 
 use crate::file::errno;
 use crate::raw;
@@ -23,8 +22,7 @@ const ATTRIBUTE: &str = "user.softswap.raw";
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The mark of a file that this process has claimed; removed when dropped, if no other process has
-/// the claim.
+/// A mark that is removed when dropped, if no other process has the claim.
 #[derive(Debug)]
 pub struct RawMark {
     /// Refers to the file without opening it (O_PATH), so that [`other_opens`] does not count it.
@@ -33,8 +31,7 @@ pub struct RawMark {
 }
 
 impl RawMark {
-    /// Marks a claimed file. The file does not become immutable if this user may not set that flag,
-    /// or the file system does not have it: see [`RawMark::is_immutable`].
+    /// Marks a file, which becomes immutable only if user and file system may set that flag.
     pub fn set(claimed: BorrowedFd<'_>) -> io::Result<RawMark> {
         let path = format!("/proc/self/fd/{}", claimed.as_raw_fd());
         let path = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -55,16 +52,14 @@ impl RawMark {
         self.is_immutable
     }
 
-    /// Runs `body` while the file is not immutable: ext4 refuses writes to an immutable file also
-    /// through descriptors opened before. Fails if the flag cannot be removed (`body` does not
-    /// run), or cannot be set again after `body`.
+    /// Runs `body` while the file is not immutable: ext4 refuses writes even through descriptors
+    /// opened before. Fails if the flag cannot be removed (`body` does not run), or set again.
     pub fn lifted<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
         if !self.is_immutable {
             return Ok(body());
         }
         let file = self.open()?;
-        // The attribute, too: after a kill during `body`, a flag of the owner must not look like
-        // this mark.
+        // With the attribute: after a kill, the owner's own flag must not look like this mark.
         clear(file.as_fd())?;
         let result = body();
         mark_immutable(file.as_fd())?;
@@ -98,9 +93,8 @@ impl Drop for RawMark {
     }
 }
 
-/// Returns true if the file has been opened more often than by `claimed`, by any process: the kernel
-/// then refuses a write lease. `None` if this user may not take one, because another user owns the
-/// file.
+/// Returns true if any process has opened the file more often: the kernel refuses a write lease.
+/// `None` if this user may not take one, because another user owns the file.
 pub fn other_opens(claimed: BorrowedFd<'_>) -> Option<bool> {
     /// Command of `fcntl` that sets the signal for an open that conflicts with the lease.
     const F_SETSIG: i32 = 10;
@@ -109,8 +103,7 @@ pub fn other_opens(claimed: BorrowedFd<'_>) -> Option<bool> {
         // SAFETY: the call takes no pointers.
         raw::check(unsafe { raw::syscall(libc::SYS_fcntl, arguments) })
     };
-    // SIGURG is ignored by default. Without F_SETSIG the kernel would send SIGIO, which ends the
-    // process.
+    // Without this the kernel would send SIGIO, which ends the process; SIGURG is ignored.
     set(F_SETSIG, libc::SIGURG).ok()?;
     let opens = match set(libc::F_SETLEASE, libc::F_WRLCK) {
         Ok(_) => {
@@ -133,7 +126,6 @@ pub enum Mark {
     Kept,
 }
 
-/// Removes the mark of a process that has exited without removing it.
 pub fn clear_stale(path: &Path) -> io::Result<Mark> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -144,13 +136,11 @@ pub fn clear_stale(path: &Path) -> io::Result<Mark> {
     }
 }
 
-/// Returns true if a file has the immutable flag.
 pub fn is_immutable(file: BorrowedFd<'_>) -> bool {
     rustix::fs::ioctl_getflags(file).is_ok_and(|it| it.contains(IFlags::IMMUTABLE))
 }
 
-/// Returns the attribute's value: the file's own inode number, so that a copy of the file with its
-/// attributes is not taken for a marked file.
+/// Returns the inode number, so that a copy of the file does not count as marked.
 fn name_of(file: BorrowedFd<'_>) -> io::Result<[u8; 8]> {
     Ok(rustix::fs::fstat(file)?.st_ino.to_ne_bytes())
 }
@@ -161,8 +151,7 @@ fn is_named(file: BorrowedFd<'_>) -> bool {
         && name_of(file).is_ok_and(|name| name == value)
 }
 
-/// Sets the attribute and the flag, in this order: an immutable file without the attribute would
-/// stay immutable after a kill. On an error neither is set.
+/// Sets the attribute first: a killed process must not leave an immutable file without it.
 fn mark_immutable(file: BorrowedFd<'_>) -> io::Result<()> {
     rustix::fs::fsetxattr(file, ATTRIBUTE, &name_of(file)?, XattrFlags::empty())?;
     set_immutable(file, true).inspect_err(|_| {
@@ -170,7 +159,6 @@ fn mark_immutable(file: BorrowedFd<'_>) -> io::Result<()> {
     })
 }
 
-/// Removes the mark, unless another process has the file's lock.
 fn clear_unlocked(file: BorrowedFd<'_>) -> io::Result<Mark> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => return Ok(Mark::InUse),
@@ -230,7 +218,6 @@ mod tests {
         drop(claimed);
         drop(claim_at_once(&path).unwrap());
         assert_eq!(clear_stale(&path).unwrap(), Mark::None);
-        // A flag that the owner set stays.
         let file = std::fs::File::open(&path).unwrap();
         set_immutable(file.as_fd(), true).unwrap();
         let refused = claim_at_once(&path).unwrap_err();

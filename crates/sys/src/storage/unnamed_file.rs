@@ -1,5 +1,4 @@
-//! Files without a name (O_TMPFILE): no other process can open them, and they disappear with the
-//! last descriptor or mapping.
+//! Unnamed files (O_TMPFILE): no other process can open them, and closing them deletes them.
 
 use super::file_error::FileError;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
@@ -13,13 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
-/// Returns true if file systems of this type (`statfs`) keep their files in DRAM.
 pub fn is_in_memory(file_system: i64) -> bool {
     matches!(file_system, TMPFS | RAMFS)
 }
 
-/// Checks that files in a directory are stored on a disk, so that pages written to them free
-/// memory.
+/// Checks that a directory's files are on a disk, so that writing pages to them frees memory.
 pub fn on_disk(directory: &Path) -> Result<(), FileError> {
     let stat = rustix::fs::statfs(directory).map_err(|errno| FileError::new(directory, errno))?;
     let path = || directory.to_owned();
@@ -32,7 +29,6 @@ pub fn on_disk(directory: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Checks that the permissions of a directory allow this process to create files.
 pub fn may_make_files(directory: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }

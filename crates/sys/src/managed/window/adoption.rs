@@ -1,5 +1,4 @@
-//! Creates a window around existing mappings: they keep their addresses and content, and the gaps
-//! between them become part of the window.
+//! Creates a window around existing mappings, which keep their addresses and content.
 
 use super::reservation::{Part, READ_WRITE, frame_states, place_gate_for_window};
 use super::{Mechanism, Window, WindowError};
@@ -28,7 +27,6 @@ pub struct Occupied {
 }
 
 impl Occupied {
-    /// Returns the ranges between the parts.
     pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> {
         self.all_but(|_| true)
     }
@@ -38,7 +36,6 @@ impl Occupied {
         self.all_but(|part| part.managed_as.is_none())
     }
 
-    /// Returns all ranges except the parts for which `is_excluded` returns true.
     fn all_but(&self, is_excluded: fn(&Part) -> bool) -> impl Iterator<Item = Range<usize>> {
         let parts = self.parts.iter().filter(move |part| is_excluded(part));
         let starts = std::iter::once(self.base).chain(parts.clone().map(|part| part.range.end));
@@ -49,9 +46,8 @@ impl Occupied {
 }
 
 impl Window {
-    /// Creates a window around the mappings in a range, like [`Window::reserve`]. Afterwards a
-    /// touch of an absent page is a fault; present pages do not change. No other thread may map or
-    /// unmap memory in the range during the call.
+    /// Creates a window around the mappings in a range. A touch of an absent page is then a fault.
+    /// No other thread may map or unmap memory in the range meanwhile.
     pub fn adopt(
         staging_frames: usize,
         avoid_move: bool,
@@ -92,7 +88,6 @@ impl Window {
         Ok(window)
     }
 
-    /// With page protection, makes absent pages inaccessible.
     fn close_absent(&self, parts: &[Part]) -> io::Result<()> {
         let Some(access) = self.page_access() else { return Ok(()) };
         let found = Pages::open();
@@ -123,7 +118,6 @@ impl Window {
         (range.start - self.base) / PAGE_SIZE..(range.end - self.base) / PAGE_SIZE
     }
 
-    /// Makes all of the program's memory accessible again.
     pub(super) fn hand_back(&self, parts: &[Part]) {
         for part in parts {
             let Some(wanted) = part.managed_as else { continue };

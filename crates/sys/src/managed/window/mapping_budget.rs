@@ -11,12 +11,11 @@ const USUAL_LIMIT: usize = 65_530;
 const PROGRAM_DIVISOR: usize = 10;
 /// The program's mappings are counted again when the window has this many more mappings.
 const BETWEEN_COUNTS: usize = 2048;
-/// Interval of counting near the limit, in ns.
 const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
 /// Mappings that the window may always have.
 const MIN_MAPPINGS: usize = 512;
 
-/// Use of the limit on mappings.
+/// Use of the kernel's limit on mappings (`vm.max_map_count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MappingPressure {
     /// Below half of the limit.
@@ -25,8 +24,7 @@ pub enum MappingPressure {
     Half,
     /// Above three quarters.
     High,
-    /// At the limit, which leaves a tenth of the kernel's limit to the program: pages must be
-    /// evicted first.
+    /// At the limit: pages must be evicted first.
     Full,
 }
 
@@ -38,14 +36,12 @@ pub(super) struct MappingBudget {
     others_count: AtomicUsize,
     /// Number of the window's mappings at which to count again.
     count_at: AtomicUsize,
-    /// Time in ns at which to count again.
     count_at_ns: AtomicU64,
 }
 
 impl MappingBudget {
     pub(super) fn new() -> io::Result<MappingBudget> {
         let read = || std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
-        // The program's own seccomp filter could kill the process for the read.
         let limit = if program_filter::is_in_force() { None } else { read() };
         let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_LIMIT);
         Ok(MappingBudget {

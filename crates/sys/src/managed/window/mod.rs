@@ -1,13 +1,6 @@
 //! The managed window, one large reservation that holds all managed memory, and the staging frames
-//! through which pages are evicted.
-//!
-//! A page has a number in the window. So a subtraction and a comparison show if an address is
-//! managed, and a shift finds its entry. The kernel never chooses the window's addresses by itself
-//! ([`crate::aslr`]), so the guard's filter does not match in a program without a window.
-//!
-//! The window is memory of the *program*: no Rust reference points into it, so evicting a page or
-//! faulting one in cannot invalidate a reference. Staging frames are the exception: a full frame is
-//! read through [`StagedFrame`], which owns it.
+//! through which pages are evicted. No Rust reference points into the window, which is the
+//! program's memory, but a full frame is read through [`StagedFrame`], which owns it.
 
 mod reservation;
 mod page_states;
@@ -49,7 +42,6 @@ pub struct Window {
     adopted: Option<Vec<Part>>,
 }
 
-/// The mechanism that delivers the faults of a window.
 #[derive(Debug)]
 enum Mechanism {
     Userfaultfd(Uffd),
@@ -72,7 +64,6 @@ impl Mechanism {
         matches!(self, Mechanism::Userfaultfd(uffd) if uffd.has_move())
     }
 
-    /// Returns the protection of memory in the window before a page is installed.
     fn protection_of_absent(&self) -> Protection {
         match self {
             Mechanism::Userfaultfd(_) => READ_WRITE,
@@ -81,7 +72,6 @@ impl Mechanism {
     }
 }
 
-/// The program's access to a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// The page is absent, or its writes are caught: the engine faults it in or makes it writable.
@@ -91,8 +81,7 @@ pub enum Touch {
 }
 
 impl Window {
-    /// Reserves the window and `staging_frames` frames, and registers both for faults. With
-    /// `avoid_move`, UFFDIO_MOVE is not used.
+    /// Reserves and registers the window and frames. With `avoid_move`, MOVE is not used.
     pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
         let (base, len) = reserve_range(place_gate_for_window())?;
         let mechanism = match Mechanism::open(base, len) {
@@ -120,9 +109,8 @@ impl Window {
         Ok(window)
     }
 
-    /// Opens a new userfaultfd for the window and staging in a forked child, because the kernel
-    /// drops the registration on fork. `managed` lists the (first page, count) ranges of the window
-    /// without unmanaged mappings. After an error the child must not access the window.
+    /// Registers the memory again in a forked child: the kernel drops that on fork. `managed` lists
+    /// (first page, count) of managed ranges. After an error the child must not access the window.
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         match &self.mechanism {
             Mechanism::Userfaultfd(uffd) => uffd.reopen()?,
@@ -137,9 +125,8 @@ impl Window {
         self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
-    /// Lets a forked child inherit the staging frames and ranges of the window, given as (first
-    /// page, count), or not. Off by default: a child that cannot fault in its pages would read
-    /// zeroes.
+    /// Lets forked children inherit the staging frames and `managed`, or not. Off by default: a
+    /// child that cannot fault in its pages would read zeroes.
     pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         for (page, count) in managed {
@@ -163,7 +150,6 @@ impl Window {
         self.register(start, len)
     }
 
-    /// Converts an error of the preparation into that of the window's mechanism.
     fn refused(&self, error: io::Error) -> WindowError {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => WindowError::Userfaultfd(error),
@@ -171,7 +157,6 @@ impl Window {
         }
     }
 
-    /// Registers a range of the window or of staging with userfaultfd, if the window uses it.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
         let Mechanism::Userfaultfd(uffd) = &self.mechanism else { return Ok(()) };
         // SAFETY: callers in this module pass ranges of the window and of staging only. No Rust
@@ -180,7 +165,6 @@ impl Window {
         unsafe { uffd.register(start, len) }
     }
 
-    /// Applies the advice for all newly mapped managed memory.
     fn advise_whole(&self, start: usize, len: usize) -> io::Result<()> {
         // A huge page would populate pages that were never faulted in.
         self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
@@ -214,7 +198,6 @@ impl Window {
         address.wrapping_sub(self.base) < self.len
     }
 
-    /// Returns true if pages are staged by UFFDIO_MOVE.
     pub fn uses_move(&self) -> bool {
         self.use_move
     }
@@ -224,13 +207,11 @@ impl Window {
         self.use_move || self.page_access().is_some()
     }
 
-    /// Returns how close the process is to its limit on mappings, which page protections use up.
     pub fn mapping_pressure(&self) -> MappingPressure {
         self.page_access().map_or(MappingPressure::None, PageAccess::mapping_pressure)
     }
 
-    /// Counts the process's mappings for [`Window::mapping_pressure`], after the kernel has refused
-    /// one.
+    /// Counts mappings for [`Window::mapping_pressure`] again, after the kernel has refused one.
     pub fn count_mappings(&self) {
         self.page_access().into_iter().for_each(PageAccess::count_mappings);
     }
@@ -242,33 +223,28 @@ impl Window {
         }
     }
 
-    /// Returns the mechanism of the window's faults, never [`Faults::Auto`].
     pub fn faults(&self) -> Faults {
         if self.page_access().is_some() { Faults::Protection } else { Faults::Userfaultfd }
     }
 
-    /// Returns an upper bound of the mappings that page protections create: each run of pages with
-    /// equal protection is one. 0 with userfaultfd.
+    /// An upper bound: each run of pages with equal protection is a mapping. 0 with userfaultfd.
     pub fn mappings(&self) -> usize {
         self.page_access().map_or(0, PageAccess::mappings)
     }
 
-    /// Returns the limit on [`Window::mappings`]: nine tenths of `vm.max_map_count`, less the
-    /// program's own mappings when last counted. 0 with userfaultfd.
+    /// Nine tenths of `vm.max_map_count`, less the program's own mappings. 0 with userfaultfd.
     pub fn mappings_limit(&self) -> usize {
         self.page_access().map_or(0, PageAccess::mappings_limit)
     }
 
-    /// Classifies an access that raised SIGSEGV: to an absent page, or to one that the program
-    /// itself has protected. `access` is one bit of a [`Protection`].
+    /// Classifies an access that raised SIGSEGV. `access` is one bit of a [`Protection`].
     pub fn touch(&self, page: u64, access: Protection) -> Touch {
         let Some(pages) = self.page_access() else { return Touch::Forbidden };
         let page = page as usize;
         if pages.is_allowed(page, access) { Touch::Absent } else { Touch::Forbidden }
     }
 
-    /// Makes a present page accessible if the kernel has refused that before. Fails if the process
-    /// has too many mappings.
+    /// Makes a present page accessible if the kernel refused that, at its limit on mappings.
     pub fn renew(&self, page: u64) -> io::Result<()> {
         self.page_access().map_or(Ok(()), |access| access.renew(page as usize))
     }
@@ -278,7 +254,6 @@ impl Window {
         self.base + page as usize * PAGE_SIZE
     }
 
-    /// Fills absent pages, starting at `page`, with the whole pages in `bytes`.
     pub fn install(&self, page: u64, bytes: &[u8], writes: Writes) -> Partial {
         let address = self.address(page, bytes.len() / PAGE_SIZE);
         match &self.mechanism {
@@ -287,13 +262,11 @@ impl Window {
         }
     }
 
-    /// Removes [`Writes::Caught`] from a present page.
     pub fn allow_writes(&self, page: u64) -> io::Result<()> {
         self.set_writes(page, 1, Writes::Allowed)
     }
 
-    /// Sets the effect of writes to those of `count` pages that are present. Catching them costs
-    /// one TLB shootdown for any number of pages.
+    /// Sets the effect of writes to present pages. Catching them costs one TLB shootdown in all.
     pub fn set_writes(&self, page: u64, count: usize, writes: Writes) -> io::Result<()> {
         let address = self.address(page, count);
         match &self.mechanism {
@@ -312,8 +285,7 @@ impl Window {
         }
     }
 
-    /// Drops the content of at most [`DISCARD_PAGES`] adjacent pages. On an error they are
-    /// unchanged.
+    /// Drops the content of at most [`DISCARD_PAGES`] pages. On an error they are unchanged.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
         match self.page_access() {
             Some(access) => access.discard(numbers(page, count)),
@@ -325,9 +297,8 @@ impl Window {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
     }
 
-    /// Drops the content of pages, which are in ascending order. Uses one call with one TLB
-    /// shootdown for many pages (Linux 6.16), or a call per run if the kernel refuses that call.
-    /// Returns the number of pages dropped, counted from the first.
+    /// Drops pages, in ascending order, by one call with one TLB shootdown (Linux 6.16), or by a
+    /// call per run if the kernel refuses that. Returns the number dropped, counted from the first.
     pub fn discard_each(&self, pages: &[u64]) -> usize {
         let mut dropped_count = 0;
         for pages in pages.chunks(DISCARD_PAGES) {
@@ -344,8 +315,7 @@ impl Window {
         dropped_count
     }
 
-    /// Implements [`Window::discard_each`] with page protection. Pages that are not dropped stay
-    /// accessible.
+    /// Closes and drops pages. Those that are not dropped stay accessible.
     fn close_and_drop(&self, access: &PageAccess, pages: &[u64], runs: &[libc::iovec]) -> usize {
         let before = access.states_of(pages.iter().map(|page| *page as usize));
         let closes = |run: &&libc::iovec| access.close(self.numbers_of(run)).is_ok();
@@ -359,9 +329,8 @@ impl Window {
         dropped
     }
 
-    /// Copies writable pages to `copies` and drops them by one call. Only for page protection:
-    /// otherwise returns 0. The caller has claimed the pages, at most [`DISCARD_PAGES`] in ascending
-    /// order. Returns the number of pages taken, counted from the first.
+    /// Copies and drops writable, claimed pages: at most [`DISCARD_PAGES`], ascending. Returns the
+    /// number of pages taken, counted from the first; 0 without page protection.
     pub fn take_each(&self, pages: &[u64], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
         let Some(access) = self.page_access() else { return 0 };
         let (runs, count) = self.runs(pages);
@@ -382,7 +351,6 @@ impl Window {
         taken
     }
 
-    /// Drops the content of runs. Returns the number of pages dropped, counted from the first.
     fn drop_runs(&self, runs: &[libc::iovec]) -> usize {
         match self.advise_runs(runs) {
             Ok(bytes) => bytes / PAGE_SIZE,
@@ -390,7 +358,6 @@ impl Window {
         }
     }
 
-    /// Returns the runs of adjacent pages in a list, and their number.
     pub(crate) fn runs(&self, pages: &[u64]) -> ([libc::iovec; DISCARD_PAGES], usize) {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (mut runs, mut count) = ([none; DISCARD_PAGES], 0);
@@ -411,16 +378,13 @@ impl Window {
     }
 
     fn advise_runs(&self, runs: &[libc::iovec]) -> io::Result<usize> {
-        // PIDFD_SELF (Linux 6.14), because in a forked child a descriptor would refer to the
-        // parent.
+        // PIDFD_SELF (Linux 6.14): in a forked child a descriptor would refer to the parent.
         let advice = libc::MADV_DONTNEED as usize;
         let args = [raw::PIDFD_SELF as usize, runs.as_ptr() as usize, runs.len(), advice, 0, 0];
-        // SAFETY: the kernel reads `runs`, which are in the window: no Rust reference points to the
-        // dropped content.
+        // SAFETY: the kernel reads `runs`. They are in the window: no Rust reference points there.
         raw::check(unsafe { raw::syscall(libc::SYS_process_madvise, args) })
     }
 
-    /// Drops each run by a separate call. Returns the number of pages dropped.
     pub(crate) fn discard_runs(&self, runs: &[libc::iovec]) -> usize {
         let drop_run = |run: &&libc::iovec| {
             self.advise(run.iov_base as usize, run.iov_len, libc::MADV_DONTNEED).is_ok()
@@ -437,8 +401,7 @@ impl Window {
         unsafe { memory::protect(address, count * PAGE_SIZE, protection) }
     }
 
-    /// Locks `count` pages, present or absent, in memory. They count as the process's locked
-    /// memory, so the call fails beyond RLIMIT_MEMLOCK.
+    /// Locks present and absent pages. Fails beyond RLIMIT_MEMLOCK.
     pub fn lock(&self, page: u64, count: usize) -> io::Result<()> {
         // ONFAULT: the kernel cannot fault in absent pages of the window by itself.
         let flags = libc::MLOCK_ONFAULT as usize;
@@ -466,8 +429,7 @@ impl Window {
         self.register(start, len)
     }
 
-    /// Returns true if `page` is present: the kernel has mapped it, or will do so by itself, because
-    /// it has swapped the page out.
+    /// Returns true if the kernel has mapped `page`, or swapped it out and maps it on a touch.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
         if let Some(access) = self.page_access() {
             return Ok(access.is_present(page as usize));
@@ -478,15 +440,12 @@ impl Window {
         Ok(present[0] & 1 == 1 || self.copy_from(self.address(page, 1), &mut [0]).is_ok())
     }
 
-    /// Gives this process its own copy of a page that it shares with a forked relative. Fails if
-    /// the page is not writable.
+    /// Copies a page that is shared with a forked relative. Fails if the page is not writable.
     pub fn unshare(&self, page: u64) -> io::Result<()> {
-        // Populating for writing breaks the sharing. For an absent or protected page it returns an
-        // error instead of raising a signal.
+        // For an absent or protected page this returns an error instead of raising a signal.
         self.advise(self.address(page, 1), PAGE_SIZE, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Moves present pages to another address in the window.
     pub fn relocate(&self, to: u64, from: u64, count: usize) -> Partial {
         let (to, from) = (self.address(to, count), self.address(from, count));
         self.move_pages(to, from, count * PAGE_SIZE)
@@ -515,18 +474,17 @@ impl Window {
         Ok(())
     }
 
-    /// Reinstalls a page that was taken out; `bytes` is the only copy.
+    /// Reinstalls a page, of which `bytes` is the only copy.
     fn put_back(&self, page: u64, bytes: &[u8; PAGE_SIZE], writes: Writes) {
         if self.install(page, bytes, writes).pages == 0 {
             page_moves::stop("a page cannot be restored");
         }
     }
 
-    /// Copies bytes of one page.
     fn copy_from(&self, from: usize, to: &mut [u8]) -> io::Result<()> {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
-        // A process may always read its own memory with this call, under any user.
+        // Any user may read its own process's memory with this call, unless a filter forbids it.
         if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
@@ -542,8 +500,7 @@ impl Window {
         }
     }
 
-    /// Copies a present page, regardless of its protection, and drops it. After an error the page
-    /// is still present.
+    /// Copies and drops a page, regardless of its protection. After an error it is still present.
     pub fn take_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let from = self.address(page, 1);
         if let Some(access) = self.page_access() {
@@ -555,8 +512,7 @@ impl Window {
         }
     }
 
-    /// Takes out a page that its protection makes unreadable, by moving it to another address where
-    /// it is readable. The old address stays mapped with its protection, but empty.
+    /// Takes out a page that its protection makes unreadable. The address stays mapped, but empty.
     fn take_unreadable(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let mut present = [0];
         uffd::present(from, PAGE_SIZE, &mut present)?;
@@ -578,7 +534,6 @@ impl Drop for Window {
     fn drop(&mut self) {
         let window = (self.base, self.len);
         let staging = (self.staging, self.frames.len() * PAGE_SIZE);
-        // The program's memory becomes accessible again.
         if let (Mechanism::Protection(_), Some(parts)) = (&self.mechanism, &self.adopted) {
             self.hand_back(parts);
         }

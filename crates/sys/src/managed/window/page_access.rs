@@ -1,8 +1,6 @@
-//! Faults by page protection: an absent page is inaccessible, and an access raises SIGSEGV.
-//!
-//! Content is written through `/proc/self/mem` while the page is still inaccessible. Then
-//! `mprotect` grants the program's access, for all threads at the same time. Eviction uses the
-//! opposite order. A page whose writes are caught is read-only.
+//! Faults by page protection: an absent page is inaccessible (SIGSEGV), and a page whose writes are
+//! caught is read-only. Content is written through `/proc/self/mem` before `mprotect` grants
+//! access, and read after access is withdrawn.
 
 use super::mapping_budget::{MappingBudget, MappingPressure};
 use super::page_moves;
@@ -17,7 +15,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The protections of a window's pages, which are named by their numbers.
 #[derive(Debug)]
 pub(super) struct PageAccess {
     base: usize,
@@ -31,7 +28,6 @@ pub(super) struct PageAccess {
 }
 
 impl PageAccess {
-    /// Creates the state for the window of `len` bytes from `base`, in which nothing is accessible.
     pub(super) fn open(base: usize, len: usize) -> io::Result<PageAccess> {
         self_memory::try_out()?;
         signals::never_block_segv();
@@ -45,7 +41,6 @@ impl PageAccess {
         })
     }
 
-    /// Makes the whole new window inaccessible.
     pub(super) fn close_all(&self) -> io::Result<()> {
         self.mprotect(&(0..self.states.len()), libc::PROT_NONE)?;
         if !self.memory.is_open() {
@@ -80,8 +75,7 @@ impl PageAccess {
         unsafe { protect(self.at(pages.start), pages.len() * PAGE_SIZE, protection) }
     }
 
-    /// Changes the states of pages by `new`, with one call for each run of equal protection.
-    /// Returns the number of pages changed, counted from the first.
+    /// Changes states, with one call for each run of equal protection. Stops at the first error.
     fn change(&self, pages: Range<usize>, new: impl Fn(PageState) -> PageState) -> Partial {
         self.locked(|| {
             let wanted = |page| new(self.states.get(page)).in_force();
@@ -101,8 +95,7 @@ impl PageAccess {
         })
     }
 
-    /// Restores the protections of pages after a call that failed half-way. A page that stays
-    /// inaccessible is accessible after [`PageAccess::renew`].
+    /// Restores protections after an error. [`PageAccess::renew`] opens pages that stay closed.
     fn undo(&self, pages: &Range<usize>, attempted: Protection) {
         for (run, protection) in runs(pages.clone(), |page| self.states.get(page).in_force()) {
             if self.mprotect(&run, protection).is_err() && attempted != libc::PROT_NONE {
@@ -123,7 +116,6 @@ impl PageAccess {
         self.boundaries.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Returns the number of boundaries from the page before a range to the page after it.
     fn boundaries_around(&self, pages: &Range<usize>) -> usize {
         let last = pages.end.min(self.states.len() - 1);
         let protection = |page| self.states.get(page).in_force();
@@ -163,8 +155,7 @@ impl PageAccess {
                 some => Partial { error, ..self.install(page, &bytes[..some * PAGE_SIZE], writes) },
             };
         }
-        // Zeroes are not written: untouched memory is zero, and the kernel populates it on first
-        // touch.
+        // Untouched memory is zero and populated on touch, so zeroes are not written.
         let (words, _) = bytes.as_chunks::<16>();
         let is_zero = words.iter().all(|word| u128::from_ne_bytes(*word) == 0);
         if !is_zero && let Err(error) = self.write(page, bytes) {
@@ -184,7 +175,6 @@ impl PageAccess {
         self.change(pages, |state| PageState { is_present: true, is_caught, ..state })
     }
 
-    /// Sets the effect of writes to those pages that are present.
     pub(super) fn set_writes(&self, pages: Range<usize>, writes: Writes) -> io::Result<()> {
         let is_caught = writes == Writes::Caught;
         let new =
@@ -192,7 +182,6 @@ impl PageAccess {
         self.change(pages, new).error.map_or(Ok(()), Err)
     }
 
-    /// Copies a page regardless of its protection.
     pub(super) fn read(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
         if self.memory.is_open() {
             return self.memory.read(self.at(page), to);
@@ -216,7 +205,6 @@ impl PageAccess {
         }
     }
 
-    /// Moves the content of inaccessible pages to `to`.
     fn lift(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
         if !self.memory.is_open() {
             return page_moves::lift(self.at(page), to);
@@ -230,8 +218,7 @@ impl PageAccess {
         self.close_and(page, to, |to| self.lift(page, to))
     }
 
-    /// Makes present pages inaccessible and copies them to `to`. On an error the pages stay
-    /// present.
+    /// Closes present pages and copies them to `to`. On an error they stay present.
     pub(super) fn copy_out(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
         self.close_and(page, to, |to| self.memory.read(self.at(page), to))
     }
@@ -251,13 +238,11 @@ impl PageAccess {
         copied
     }
 
-    /// Makes present pages inaccessible whose content is dropped next.
     pub(super) fn close(&self, pages: Range<usize>) -> io::Result<()> {
         self.change(pages, PageState::absent).error.map_or(Ok(()), Err)
     }
 
-    /// Makes pages accessible again whose content was not dropped. If the kernel refuses that, the
-    /// next touch does it.
+    /// Opens pages that were not dropped. If the kernel refuses, the next touch opens them.
     pub(super) fn open_again(&self, pages: Range<usize>, is_caught: bool) {
         self.locked(|| {
             self.record(&pages, |state| PageState { is_present: true, is_caught, ..state });
@@ -269,7 +254,6 @@ impl PageAccess {
         });
     }
 
-    /// Returns the states of at most [`DISCARD_PAGES`] pages.
     pub(super) fn states_of(
         &self,
         pages: impl Iterator<Item = usize>,
@@ -330,18 +314,15 @@ impl PageAccess {
         self.locked(renew).inspect_err(|_| self.budget.note_refusal())
     }
 
-    /// Records the protection of memory that the program had before.
     pub(super) fn set_wanted(&self, pages: &Range<usize>, wanted: Protection) {
         self.locked(|| self.states.set_wanted(pages.clone(), wanted));
     }
 
-    /// Records that pages are present and accessible as the program wants.
     pub(super) fn note_present(&self, pages: &Range<usize>) {
         self.locked(|| self.record(pages, |state| PageState { is_present: true, ..state }));
     }
 
-    /// Makes absent pages inaccessible while threads may touch them. `found` calls its argument
-    /// with the runs of pages that are present.
+    /// Makes absent pages inaccessible while threads may touch them. `found` reports present runs.
     pub(super) fn close_unless_touched(
         &self,
         pages: &Range<usize>,

@@ -1,6 +1,5 @@
-//! Accesses inaccessible pages without `/proc/self/mem`, by moving them with `mremap` to and from
-//! an accessible address. For processes that may not open the file: under the program's own filter,
-//! or after dropping privileges. Each page that is moved in becomes a mapping.
+//! Accesses inaccessible pages without `/proc/self/mem`, by `mremap`: under the program's own
+//! filter, or after dropping privileges. Each page that is moved in becomes a mapping.
 
 use super::reservation::READ_WRITE;
 use crate::memory::{PAGE_SIZE, RESERVE, advise, map, protect, unmap};
@@ -15,8 +14,6 @@ pub(super) fn stop(what: &str) -> ! {
     std::process::abort()
 }
 
-/// Calls `mremap` for `len` bytes.
-///
 /// # Safety
 /// No Rust reference points to the memory at `from`, nor to the memory that the move displaces.
 unsafe fn mremap(from: usize, len: usize, flags: i32, to: usize) -> io::Result<usize> {
@@ -47,8 +44,7 @@ pub(super) fn replace(at: usize, bytes: &[u8]) -> io::Result<()> {
     moved.map(drop)
 }
 
-/// Moves the content of inaccessible pages at `at`, in the window, to `to`. After an error the
-/// pages are unchanged.
+/// Moves the content of inaccessible pages to `to`. After an error they are unchanged.
 pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
     for done in (0..to.len()).step_by(PAGE_SIZE) {
         if let Err(error) = lift_page(at + done, &mut to[done..done + PAGE_SIZE]) {
@@ -65,8 +61,7 @@ pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
 pub(super) fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
     let to = &mut to[..PAGE_SIZE];
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-    // SAFETY: the call moves a page of the window, into which no Rust reference points, to an
-    // address of the kernel's choice.
+    // SAFETY: no Rust reference points to a page of the window; the kernel chooses the new address.
     let moved = unsafe { mremap(at, PAGE_SIZE, flags, 0)? };
     // SAFETY: the page was moved there just now, and nothing else refers to it.
     if unsafe { protect(moved, PAGE_SIZE, libc::PROT_READ) }.is_err() {

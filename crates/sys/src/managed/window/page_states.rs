@@ -1,9 +1,6 @@
-//! Presence of each page of a window, and the protection that the program requested.
-//! [`super::page_access`] cannot get either from the kernel, whose protection is the one that the
-//! engine set.
-//!
-//! There is a byte for each page, and one for each chunk of pages that holds their common
-//! protection. So protecting a large range before its use costs one byte for 2 MiB.
+//! Presence of each page of a window, and the protection that the program requested. The kernel
+//! knows neither. A byte for each chunk holds the common protection of its pages, so protecting a
+//! large range before its use costs one byte for 2 MiB.
 
 use super::reservation::{Protection, READ_WRITE, frame_states};
 use crate::memory::PAGE_SIZE;
@@ -11,7 +8,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Maximum number of pages that one call drops.
 pub(super) const DISCARD_PAGES: usize = 64;
 const CHUNK_PAGES: usize = 512;
 
@@ -37,7 +33,6 @@ impl PageState {
     pub(super) const UNTOUCHED: PageState =
         PageState { wanted: READ_WRITE, is_present: false, is_caught: false };
 
-    /// Returns the protection that the kernel must have.
     pub(super) fn in_force(self) -> Protection {
         match self {
             PageState { is_present: false, .. } => libc::PROT_NONE,
@@ -46,7 +41,6 @@ impl PageState {
         }
     }
 
-    /// Returns the state of the page after eviction.
     pub(super) fn absent(self) -> PageState {
         PageState { is_present: false, is_caught: false, ..self }
     }
@@ -79,7 +73,6 @@ impl PageStates {
         }
     }
 
-    /// Changes the presence of a page; its protection stays.
     pub(super) fn set(&self, page: usize, state: PageState) {
         let present = if state.is_present { PRESENT } else { 0 };
         let caught = if state.is_caught { CAUGHT } else { 0 };
@@ -90,7 +83,6 @@ impl PageStates {
         self.pages[page].store(own & WANTED | present | caught, Ordering::Release);
     }
 
-    /// Records the protection that the program requested.
     pub(super) fn set_wanted(&self, pages: Range<usize>, wanted: Protection) {
         let bits = (wanted ^ READ_WRITE) as u8 & WANTED;
         for (chunk, part) in by_chunk(&pages) {
@@ -131,7 +123,6 @@ impl PageStates {
     }
 }
 
-/// Splits a range by chunks; returns each chunk's number and its part of the range.
 fn by_chunk(pages: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
     let Range { start, end } = *pages;
     (start / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES)).map(move |chunk| {

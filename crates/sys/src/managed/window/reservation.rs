@@ -8,14 +8,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
-/// Window sizes, largest first; smaller ones are used if limits (RLIMIT_AS, strict overcommit)
-/// forbid larger ones.
+/// Window sizes, largest first. Limits (RLIMIT_AS, strict overcommit) may forbid larger ones.
 pub const WINDOW_SIZES: [usize; 7] =
     [aslr::MAX_WINDOW_BYTES, 1 << 42, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
-/// Number of addresses to try for the gates.
 const GATE_TRIES: usize = 8;
-/// Number of addresses to try in each range for windows.
 const TRIES_IN_RANGE: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +23,6 @@ pub enum WindowError {
         why = cause(.0, "the kernel needs CONFIG_USERFAULTFD (Linux 5.11 or newer)")
     )]
     Userfaultfd(io::Error),
-    /// The kernel does not let a process write to its own inaccessible memory.
     #[error(
         "page protection is refused ({0}): {why}; `softswap doctor` shows what is missing",
         why = cause(
@@ -42,12 +38,7 @@ pub enum WindowError {
          vm.overcommit_memory to 0 or 1",
         bytes >> 30
     )]
-    Reserve {
-        /// The smallest size that was tried, in bytes.
-        bytes: usize,
-        error: io::Error,
-    },
-    /// All possible addresses are taken.
+    Reserve { bytes: usize, error: io::Error },
     #[error(
         "no address range is free for {} GiB of managed memory: pools and other mappings of this \
          process occupy all of them; destroy a pool, or unmap some memory",
@@ -56,8 +47,6 @@ pub enum WindowError {
     Taken { bytes: usize },
 }
 
-/// Returns the cause of a refused call: the seccomp filter that this process inherited, or else
-/// `of_kernel`.
 fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
     use rustix::thread::{SecureComputingMode, secure_computing_mode};
     let is_filtered = secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter);
@@ -77,7 +66,6 @@ pub type Protection = i32;
 /// The protection of managed memory unless the program sets another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 
-/// A mapping in a range that becomes a window.
 #[derive(Debug, Clone)]
 pub struct Part {
     pub range: Range<usize>,
@@ -85,9 +73,8 @@ pub struct Part {
     pub managed_as: Option<Protection>,
 }
 
-/// Maps the gate page, unless it is mapped. Must precede the filter, which exempts its address.
-/// Prefers the address inherited over exec, else chooses a random one. If none is free, calls are
-/// made from the library's code, so each executed program installs its own filter.
+/// Maps the gate page, before the filter that exempts its address is installed. If no address is
+/// free, calls come from the library's code: each executed program installs its own filter.
 pub fn place_gate() {
     place_gate_for_window();
 }
@@ -113,25 +100,20 @@ enum AddressConstraint {
 }
 
 thread_local! {
-    /// Constraint on windows that this thread reserves.
     static ADDRESS_CONSTRAINT: Cell<AddressConstraint> = const { Cell::new(AddressConstraint::Anywhere) };
 }
 
-/// Runs `body`, which reserves its windows within `area`.
 pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
     memory::with_set(&ADDRESS_CONSTRAINT, AddressConstraint::Within(area.start, area.end), body)
 }
 
-/// Runs `body`, which reserves its windows among many of this process. Windows become shorter as
-/// their number grows.
+/// Runs `body`, which reserves windows among many. They become shorter as their number grows.
 pub fn among_many<R>(body: impl FnOnce() -> R) -> R {
     memory::with_set(&ADDRESS_CONSTRAINT, AddressConstraint::ForMany, body)
 }
 
-/// Returns the addresses for a window of a length, in the order of trial.
 fn places(constraint: AddressConstraint, first: usize, len: usize) -> Vec<usize> {
     match constraint {
-        // If the first address is taken, the next one is tried.
         AddressConstraint::Anywhere => {
             let ranges = aslr::windows(first).filter(|range| range.len() >= len);
             let bases = |Range { start, end }| (start..=end - len).step_by(len);
@@ -149,9 +131,8 @@ fn places(constraint: AddressConstraint, first: usize, len: usize) -> Vec<usize>
     }
 }
 
-/// Returns the addresses for windows of a length in an area. The first half of the area is for the
-/// largest windows, half of the rest for the next size, and so on. So there is always space for
-/// many.
+/// Returns addresses in an area. Its first half is for the largest windows, half of the rest for
+/// the next size, and so on: there is always space for many.
 fn places_in(start: usize, end: usize, len: usize) -> impl Iterator<Item = usize> {
     let sizes = WINDOW_SIZES.into_iter().filter(|size| *size <= (end - start) / 2);
     let rank = sizes.take_while(|size| *size > len).count();
@@ -162,8 +143,7 @@ fn places_in(start: usize, end: usize, len: usize) -> impl Iterator<Item = usize
 
 pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
     let constraint = ADDRESS_CONSTRAINT.get();
-    // At most half of the process's limit: the rest is for the engine's tables, the program's code
-    // and stacks, and unmanaged memory.
+    // The other half is for the engine's tables, code, stacks and unmanaged memory.
     let max_bytes = memory::address_space_limit() / 2;
     let mut refused = None;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= max_bytes || *len == SMALLEST) {
@@ -188,8 +168,7 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     })
 }
 
-/// Returns the largest possible length of a window at the start of `range`; `None` if the address
-/// is taken, or there is no address space.
+/// Returns the largest length at the start of `range`; `None` if taken, or without space.
 pub fn max_len_at(range: &Range<usize>) -> Option<usize> {
     let (base, most) = (range.start, range.len().min(memory::address_space_limit() / 2));
     WINDOW_SIZES.into_iter().filter(|len| *len <= most).find(|len| {

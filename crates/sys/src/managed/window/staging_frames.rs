@@ -12,8 +12,7 @@ const FULL: u8 = 1;
 const CLAIMED: u8 = 2;
 
 impl Window {
-    /// Moves `count` pages out of the window into empty frames, starting at `frame`. On return the
-    /// first [`Partial::pages`] of these frames are full.
+    /// Moves pages to empty frames from `frame`; the first [`Partial::pages`] are full then.
     pub fn take_out(&self, page: u64, count: usize, frame: usize) -> Partial {
         let frames = &self.frames[frame..frame + count];
         assert!(frames.iter().all(|f| f.load(Ordering::Acquire) == EMPTY), "frame in use");
@@ -35,8 +34,7 @@ impl Window {
         partial
     }
 
-    /// Takes one page out by write-protecting and copying it: for kernels without MOVE, and for
-    /// pages that MOVE refuses because of their protection.
+    /// Takes a page out without MOVE, which kernels may lack, or refuse for the page's protection.
     pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
         assert!(self.frames[frame].load(Ordering::Acquire) == EMPTY, "frame in use");
         // Protect the page first, because a store between copy and drop would be lost.
@@ -58,7 +56,6 @@ impl Window {
         self.copy_to(frame, bytes)
     }
 
-    /// Fills an empty frame, and marks it as full.
     fn copy_to(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
         let to = self.staging + frame * PAGE_SIZE;
         match &self.mechanism {
@@ -74,8 +71,7 @@ impl Window {
         Ok(())
     }
 
-    /// Claims a full frame for reading or for moving back; `None` if it is empty or already
-    /// claimed.
+    /// Returns `None` if the frame is empty or already claimed.
     #[must_use]
     pub fn claim_frame(&self, frame: usize) -> Option<StagedFrame<'_>> {
         self.frames[frame]
@@ -84,8 +80,7 @@ impl Window {
             .map(|_| StagedFrame { window: self, frame })
     }
 
-    /// Empties `count` frames, starting at `frame`, and drops their content in one call. Waits for
-    /// claimed frames. Returns the number of frames that were full.
+    /// Drops the content of frames, after waiting for claimed ones. Returns how many were full.
     pub fn empty_frames(&self, frame: usize, count: usize) -> usize {
         let mut full = 0;
         let frames = &self.frames[frame..frame + count];
@@ -128,8 +123,7 @@ impl StagedFrame<'_> {
         unsafe { &*(address as *const [u8; PAGE_SIZE]) }
     }
 
-    /// Returns the page to the program at `page`. On success the frame is empty if the page was
-    /// moved, or still full if it was copied. On failure returns the frame with the error.
+    /// Returns the page. On success the frame is empty (page moved) or still full (page copied).
     pub fn restore_to(self, page: u64) -> Result<(), (Self, io::Error)> {
         let window = self.window;
         let from = window.staging + self.frame * PAGE_SIZE;

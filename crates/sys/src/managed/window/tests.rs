@@ -23,7 +23,6 @@ fn compact_until(is_done: &AtomicBool) -> bool {
     true
 }
 
-/// Fragments memory, so that there is something to compact.
 fn fragment(window: &Window, start: u64, content: &[u8]) {
     for round in 0..16 {
         let first = start + round * PAGES as u64;
@@ -34,7 +33,6 @@ fn fragment(window: &Window, start: u64, content: &[u8]) {
     }
 }
 
-/// Moves every page from `from` to `to`. Checks that exactly the reported pages have moved.
 fn move_all(window: &Window, from: u64, to: u64) {
     let mut done = 0;
     while done < PAGES {
@@ -83,7 +81,6 @@ fn reported_moves_are_complete_under_compaction() {
     }
 }
 
-/// Returns true if the kernel can write to a page in a system call.
 fn takes_writes(window: &Window, page: u64) -> bool {
     let zeroes = std::fs::File::open("/dev/zero").unwrap();
     let address = window.base() + page as usize * PAGE_SIZE;
@@ -294,7 +291,6 @@ fn forbidden_touch_is_passed_to_program() {
     assert_eq!(window.touch(3, libc::PROT_READ), Touch::Forbidden);
 }
 
-/// Returns the kernel's number of mappings in a window.
 fn mappings_in(window: &Window) -> usize {
     let end = window.base() + window.len_bytes();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -326,8 +322,7 @@ fn mappings_are_counted_and_merge_if_neighbours_are_equal() {
     assert_eq!((window.mappings(), mappings_in(&window)), (1, 1));
 }
 
-/// At the kernel's limit on mappings no page can be made inaccessible. Runs in a child, which uses
-/// up the limit.
+/// Runs in a child, which uses up the limit on mappings: no page can be made inaccessible then.
 #[test]
 fn pages_that_cannot_be_discarded_stay() {
     let ended = in_child(|| {

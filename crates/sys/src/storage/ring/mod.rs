@@ -1,12 +1,9 @@
 //! A small io_uring that transfers pages between bounce buffers and a device.
 //!
-//! A ring has one owner at a time, but ownership moves between threads (each fault claims a
-//! context, with its rings). So a ring uses none of the modes that tie it to one thread, and every
-//! call returns with an empty ring: all submitted requests have completed.
-//!
-//! This rule also makes the safe interface sound. The kernel accesses a buffer until it posts the
-//! request's completion, so a call that borrows buffers must not return earlier, even after an
-//! error.
+//! Ownership of a ring moves between threads with its context, so a ring uses no mode that ties it
+//! to one thread. Every call returns with an empty ring: all submitted requests have completed.
+//! This also makes the safe interface sound: the kernel accesses a buffer until it posts the
+//! completion, so a call that borrows buffers must not return earlier, even after an error.
 
 mod queues;
 mod request;
@@ -31,7 +28,6 @@ pub use sleep::timer_overshoot_ns;
 /// Failed attempts to enter a ring, with back-off, after which the ring counts as broken.
 const MAX_REFUSALS: u32 = 10_000;
 
-/// An io_uring for one owner at a time.
 pub struct Ring {
     /// Dropped only in the process that created them: a forked child has no such mappings.
     queues: ManuallyDrop<Queues>,
@@ -39,7 +35,6 @@ pub struct Ring {
     next_request: u64,
     broken: bool,
     polls_device: bool,
-    /// Memory registered with the kernel as fixed buffer.
     registered: Option<StaticRange>,
 }
 
@@ -58,14 +53,12 @@ impl Ring {
         Self::with(build(entries)?, false)
     }
 
-    /// Creates a ring that polls the device for completions (IOPOLL) instead of using interrupts. A
-    /// file or queue without support fails only at a request's completion, with EOPNOTSUPP.
+    /// Creates a polling ring (IOPOLL). Without support, requests complete with EOPNOTSUPP.
     pub fn new_polling(entries: u32) -> io::Result<Self> {
         Self::with(set_up(entries, IOPOLL | CLAMP)?, true)
     }
 
-    /// Creates a polling ring ([`Ring::new_polling`]) for which the kernel sleeps for half of the
-    /// shortest request time before it polls (HYBRID_IOPOLL, Linux 6.13).
+    /// Creates a ring that polls after half of the shortest request time (Linux 6.13).
     pub fn new_hybrid_polling(entries: u32) -> io::Result<Self> {
         Self::with(set_up(entries, IOPOLL | CLAMP | HYBRID_IOPOLL)?, true)
     }
@@ -82,9 +75,8 @@ impl Ring {
         })
     }
 
-    /// Registers the pages of `range` as a fixed buffer, so that the kernel does not look them up
-    /// for each request. The kernel pins them until the ring is closed or [`Ring::unregister`] is
-    /// called. Fails if RLIMIT_MEMLOCK does not allow it, or a buffer is registered already.
+    /// Registers `range` as a fixed buffer, which the kernel pins until [`Ring::unregister`]. Fails
+    /// beyond RLIMIT_MEMLOCK, or if a buffer is registered already.
     pub fn register(&mut self, range: StaticRange) -> io::Result<()> {
         // SAFETY: the range stays mapped until the process exits. The kernel accesses it only for
         // requests, each of which borrows its buffer.
@@ -98,41 +90,34 @@ impl Ring {
         self.queues.unregister_buffers()
     }
 
-    /// Registers the same buffer as `other`. The buffer counts only once against RLIMIT_MEMLOCK.
-    /// Fails before Linux 6.12, and if a buffer is registered already.
+    /// Registers `other`'s buffer, which counts only once against RLIMIT_MEMLOCK (Linux 6.12).
     pub fn share_registered(&mut self, other: &Ring) -> io::Result<()> {
         self.queues.clone_buffers(other.as_raw_fd())?;
         self.registered = other.registered;
         Ok(())
     }
 
-    /// Registers `file` with the ring, for [`Target::Attached`]. A ring accepts only one file.
-    ///
-    /// The kernel then skips the descriptor look-up, and a program that closes unknown descriptors
-    /// cannot redirect the requests. Fails if the kernel refuses it, or a file is attached already.
+    /// Registers the ring's one file, for [`Target::Attached`]: the kernel skips the descriptor
+    /// look-up, and a program that closes unknown descriptors cannot redirect the requests.
     pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.queues.register_files(&[file.as_raw_fd()])
     }
 
-    /// Attaches `file` like [`Ring::attach`]. Keeps `held` open until the last request has
-    /// completed, even if the process is killed before.
+    /// Keeps `held` open until the last request has completed, even if the process is killed.
     pub fn attach_holding(&mut self, file: BorrowedFd<'_>, held: BorrowedFd<'_>) -> io::Result<()> {
         self.queues.register_files(&[file.as_raw_fd(), held.as_raw_fd()])
     }
 
-    /// Returns false if the ring serves no more requests: after a failure of the ring itself, in a
-    /// forked child, and under the program's own filter.
+    /// Returns false after a failure, in a forked child, and under the program's own filter.
     pub fn is_usable(&self) -> bool {
         !self.broken && !program_filter::is_in_force() && self.queues.is_of_this_process()
     }
 
-    /// Marks the ring as failed: it serves no more requests.
     pub fn retire(&mut self) {
         self.broken = true;
     }
 
-    /// Reads once. Returns the number of bytes read, which may be less than the buffer's length.
-    /// Fails with the request's error, or with the ring's own ([`Ring::is_usable`]).
+    /// Reads once, maybe less than the buffer. Fails with the request's or the ring's error.
     pub fn read(
         &mut self,
         target: Target<'_>,
@@ -147,8 +132,7 @@ impl Ring {
         result
     }
 
-    /// Reads once like [`Ring::read`]. Runs `meanwhile` after submission; it may poll for the
-    /// completion. Waits for the completion when `meanwhile` has returned.
+    /// Reads once. Runs `meanwhile`, which may poll, after submission; then waits for completion.
     pub fn read_while(
         &mut self,
         target: Target<'_>,
@@ -163,9 +147,7 @@ impl Ring {
         result
     }
 
-    /// Reads all `requests` like [`Ring::read_batch`]. Runs `meanwhile` like [`Ring::read_while`].
-    /// Panics if `results` is not as long as `requests`, or there are more requests than the ring
-    /// keeps in flight.
+    /// Reads a batch. Panics if `results` is not as long as `requests`, or the ring is too small.
     pub fn read_batch_while(
         &mut self,
         target: Target<'_>,
@@ -194,16 +176,14 @@ impl Ring {
         {
             let mut pending =
                 Pending { ring: self, base, remaining: count, results, failure: &mut failure };
-            // An error is ignored here: it recurs when the drop of `Pending` waits, which handles
-            // it.
+            // An error recurs when the drop of `Pending` waits, and is handled there.
             let _ = pending.ring.queues.enter(0, None);
             meanwhile(&mut pending);
         }
         failure.map_or(Ok(()), Err)
     }
 
-    /// Writes once. Returns the number of bytes written, which may be less than the buffer's
-    /// length.
+    /// Writes once, maybe less than the buffer.
     pub fn write(
         &mut self,
         target: Target<'_>,
@@ -217,9 +197,8 @@ impl Ring {
         result
     }
 
-    /// Writes all `requests`, several in flight together, and stores each result at its index in
-    /// `results`. Fails if the ring itself failed. Requests that the ring did not execute have an
-    /// error in `results` too. Panics if `results` is not as long as `requests`.
+    /// Stores each result at its index; requests that a failed ring did not execute have an error,
+    /// too. Panics if `results` is not as long as `requests`.
     pub fn write_batch(
         &mut self,
         target: Target<'_>,
@@ -239,8 +218,7 @@ impl Ring {
         unsafe { self.run(requests.len(), entry, |index, outcome| results[index] = outcome) }
     }
 
-    /// Reads all `requests`, several in flight together, and stores each result at its index in
-    /// `results`. Panics if `results` is not as long as `requests`.
+    /// Reads like [`Ring::write_batch`] writes.
     pub fn read_batch(
         &mut self,
         target: Target<'_>,
@@ -259,8 +237,6 @@ impl Ring {
         unsafe { self.run(count, entry, |index, outcome| results[index] = outcome) }
     }
 
-    /// Executes requests `0..count`, at most `entries` at a time.
-    ///
     /// # Safety
     /// The entries' buffers must stay borrowed until this returns, those of reads exclusively.
     /// `entry` and `deliver` must not panic for an index below `count`.
@@ -323,8 +299,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Delivers the completions that have arrived and returns their number. Their queue is twice as
-    /// long as the number of requests in flight, so it never overflows.
+    /// The queue of completions never overflows: it is twice as long as that of requests.
     fn reap(
         &mut self,
         base: u64,
@@ -342,12 +317,10 @@ impl Ring {
         reaped
     }
 
-    /// Handles a ring that cannot be entered any more (for example because the program closed its
-    /// descriptor). Requests that the kernel took still complete into the shared queue, which the
-    /// mapping keeps alive. The function waits for these requests, because the kernel uses their
-    /// buffers. Other requests stay queued; the kernel never sees them, because no call enters the
-    /// ring again. If the ring polls the device, only such a call would post completions, so the
-    /// process is aborted.
+    /// Handles a ring that cannot be entered any more, for example because the program closed it.
+    /// Waits for requests that the kernel took, because it uses their buffers: they complete into
+    /// the mapped queue. The others stay queued for ever. A ring that polls the device would post
+    /// no completions, so the process is aborted.
     fn abandon(
         &mut self,
         base: u64,
@@ -366,8 +339,7 @@ impl Ring {
             if self.polls_device {
                 descriptor::lost("an io_uring of its swap areas");
             }
-            // After some turns `relax` makes a system call, during which the kernel can post
-            // completions.
+            // After some turns `relax` makes a call, in which the kernel can post completions.
             futex::relax(&mut turns);
         }
     }
@@ -385,16 +357,14 @@ pub struct Pending<'r> {
 impl Pending<'_> {
     /// Polls once; returns true if all requests have completed.
     pub fn is_done(&mut self) -> bool {
-        // With IOPOLL the call polls the device. Otherwise a call is needed only if the kernel
-        // signals that it has completions to post.
+        // With IOPOLL the call polls the device; otherwise the kernel signals if it needs a call.
         if self.ring.polls_device || self.ring.queues.needs_call() {
             let _ = self.ring.queues.enter(0, None);
         }
         self.reap()
     }
 
-    /// Sleeps for `ns`, with the most exact timers. If the kernel can wait for requests with a
-    /// timeout, the sleep ends early when all requests have completed. Returns true if they have.
+    /// Sleeps for `ns`, or until all requests complete (Linux 5.11). Returns true if they have.
     pub fn sleep(&mut self, ns: u64) -> bool {
         with_exact_timers(|| {
             if self.ring.polls_device || !self.ring.queues.has_timed_waits() {
@@ -407,8 +377,7 @@ impl Pending<'_> {
         self.reap()
     }
 
-    /// Waits for a device without interrupts, by polling at growing intervals. The kernel's own
-    /// wait would keep a processor busy. Returns false if the ring fails.
+    /// Polls at intervals: the kernel's wait would occupy a processor. Returns false on failure.
     fn poll_with_backoff(&mut self) -> bool {
         const FIRST_SLEEP_NS: u64 = 50_000;
         const MAX_SLEEP_NS: u64 = 1_000_000;

@@ -1,8 +1,5 @@
-//! The two queues of an io_uring, mapped so that a forked child does not inherit them.
-//!
-//! A child with the queues could submit requests that its parent would then execute. So both
-//! mappings have MADV_DONTFORK, which also works if no fork handler runs in the child, and children
-//! close the ring's descriptor ([`own_descriptors::withhold`]).
+//! The two queues of an io_uring, which a forked child does not inherit: it could submit requests
+//! that its parent would execute. MADV_DONTFORK also works if no fork handler runs.
 
 use crate::descriptor;
 use crate::memory;
@@ -90,7 +87,6 @@ impl Parameters {
 
 const _: () = assert!(size_of::<Parameters>() == 120 && size_of::<Entry>() == 64);
 
-/// A mapping of a ring's memory that children do not inherit.
 struct Mapping {
     start: *mut u8,
     len: usize,
@@ -104,8 +100,7 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
         let mapping = Mapping { start: start as *mut u8, len };
-        // SAFETY: the advice changes no content. Children get no copy and do not access it
-        // (`Ring::is_usable`).
+        // SAFETY: no content changes. Children have no copy and use none (`Ring::is_usable`).
         unsafe { memory::advise(start, len, libc::MADV_DONTFORK)? };
         Ok(mapping)
     }
@@ -117,8 +112,7 @@ impl Mapping {
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {
-        // SAFETY: the word is in the mapping, which exists as long as `self`. The kernel changes it
-        // atomically.
+        // SAFETY: the word is in the mapping of `self`, and the kernel changes it atomically.
         unsafe { &*self.at::<AtomicU32>(offset as usize) }
     }
 }
@@ -201,8 +195,7 @@ impl Queues {
         }
         let index = at & (self.parameters.sq_entries - 1);
         let place = self.entries.at::<Entry>(index as usize * size_of::<Entry>());
-        // SAFETY: the position is within the mapping and free: the kernel reads only entries before
-        // the tail.
+        // SAFETY: the place is mapped and free: the kernel reads only entries before the tail.
         unsafe { place.write(entry.clone()) };
         tail.store(at.wrapping_add(1), Release);
         true
@@ -240,8 +233,7 @@ impl Queues {
         Some((user_data, result))
     }
 
-    /// Submits the queued requests and waits for `want` completions, for at most `limit_ns` if
-    /// given.
+    /// Submits the queued requests and waits for `want` completions, at most `limit_ns`.
     pub(super) fn enter(&self, want: usize, limit_ns: Option<u64>) -> io::Result<usize> {
         let needs_events = want > 0
             || self.parameters.flags & SETUP_IOPOLL != 0
@@ -261,8 +253,6 @@ impl Queues {
         raw::check(unsafe { raw::syscall(libc::SYS_io_uring_enter, args) })
     }
 
-    /// Registers memory as fixed buffer 0.
-    ///
     /// # Safety
     /// The buffer must stay mapped as long as the ring exists.
     pub(super) unsafe fn register_buffer(&self, base: usize, len: usize) -> io::Result<()> {
@@ -274,19 +264,16 @@ impl Queues {
         self.register(UNREGISTER_BUFFERS, 0, 0)
     }
 
-    /// Shares the registered buffers of `other` (Linux 6.12).
     pub(super) fn clone_buffers(&self, other: RawFd) -> io::Result<()> {
         // `struct io_uring_clone_buffers`: all of them, into an empty table.
         let from = [other as u32, 0, 0, 0, 0, 0, 0, 0];
         self.register(REGISTER_CLONE_BUFFERS, from.as_ptr() as usize, 1)
     }
 
-    /// Registers files, numbered from 0.
     pub(super) fn register_files(&self, files: &[RawFd]) -> io::Result<()> {
         self.register(REGISTER_FILES, files.as_ptr() as usize, files.len())
     }
 
-    /// Issues a registration call; the callers choose the argument's type by `what`.
     fn register(&self, what: usize, argument: usize, count: usize) -> io::Result<()> {
         let args = [self.number() as usize, what, argument, count, 0, 0];
         // SAFETY: the kernel reads the argument, which has the type that `what` needs. It writes to
@@ -298,8 +285,7 @@ impl Queues {
         self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Returns true in the process that created the ring. A forked child has neither queues nor
-    /// descriptor.
+    /// Returns false in a forked child, which has neither queues nor descriptor.
     pub(super) fn is_of_this_process(&self) -> bool {
         raw::current_process() == self.process
     }

@@ -34,8 +34,7 @@ pub(super) fn outcome_of(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-/// Defines a function that makes the entry of a transfer. A registered buffer is transferred by the
-/// fixed operation.
+/// Defines a function that makes an entry: a fixed operation for a registered buffer.
 macro_rules! entry {
     ($name:ident($buf:ty), $as_ptr:ident, $fixed:ident, $plain:ident) => {
         pub(super) fn $name(

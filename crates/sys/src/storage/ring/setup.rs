@@ -25,7 +25,6 @@ pub(super) fn build(entries: u32) -> io::Result<Queues> {
     }
 }
 
-/// Creates a ring. Its descriptor number is high, because programs close low ones.
 pub(super) fn set_up(entries: u32, flags: u32) -> io::Result<Queues> {
     if program_filter::is_in_force() {
         return Err(io::ErrorKind::PermissionDenied.into());

@@ -8,8 +8,7 @@ pub(super) fn sleep(ns: u64) {
         tv_nsec: (ns % 1_000_000_000) as i64,
     };
     // A signal may end the sleep early: callers poll again afterwards.
-    // SAFETY: the kernel reads `time`. It writes nothing, because the address for the remaining
-    // time is null.
+    // SAFETY: the kernel reads `time`, and writes nothing: the other address is null.
     unsafe { raw::syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
 }
 
@@ -24,7 +23,6 @@ pub(super) fn with_exact_timers<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns the median overshoot of five short sleeps, in ns.
 pub fn timer_overshoot_ns() -> u64 {
     const REQUESTED_NS: u64 = 20_000;
     let mut over = [0; 5];

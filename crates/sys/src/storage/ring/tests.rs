@@ -2,7 +2,6 @@ use super::*;
 use crate::file::SwapFile;
 use std::os::fd::AsFd;
 
-/// Returns a ring and a file, or `None` if this process may not use io_uring.
 fn ring_and_file() -> Option<(Ring, SwapFile)> {
     let file = SwapFile::open(&std::env::temp_dir()).unwrap();
     match Ring::new(4) {
@@ -224,7 +223,6 @@ fn iopoll_on_unsupported_queue_fails_late() {
     let Some((_, file)) = ring_and_file() else { return };
     let page = pages(1);
     file.write_at(page, 0).unwrap();
-    // Hybrid polling needs Linux 6.13.
     for ring in [Ring::new_polling(1), Ring::new_hybrid_polling(1)].into_iter().flatten() {
         poll_read(ring, &file, page);
     }
