@@ -1,5 +1,4 @@
-//! Sets the SONAME of the library, and keeps the library loaded: its SIGBUS handler stays
-//! installed.
+//! Sets the SONAME, and keeps the library loaded, because its SIGBUS handler stays installed.
 
 fn main() {
     let part = |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).unwrap_or_default();

@@ -6,7 +6,6 @@ use softswap_engine::store::swap::header::{HEADER_OFFSET, Header, label_field};
 use softswap_sys::fiemap::{self, FileExtent};
 use softswap_sys::{PAGE_SIZE, block_map, file_layout};
 
-/// Checks the invariants of a parsed header, and that a written header is parsed again.
 pub(crate) fn header(input: &[u8]) {
     let Some((size, head)) = input.split_first_chunk::<2>() else { return };
     let storage_pages = 1_u64 << (size[0] % 40) | u64::from(size[1]);
@@ -26,7 +25,6 @@ pub(crate) fn header(input: &[u8]) {
     assert_eq!(Header::parse(&page, storage_pages), Ok(found));
 }
 
-/// Checks that content detected at any offset is present in the input.
 pub(crate) fn contents(input: &[u8]) {
     let Some((at, bytes)) = input.split_first_chunk::<2>() else { return };
     let mut head = vec![0; usize::from(u16::from_le_bytes(*at))];
@@ -36,8 +34,6 @@ pub(crate) fn contents(input: &[u8]) {
     }
 }
 
-/// Checks that accepted extents are sorted and their sums are right, for any answer of a file
-/// system.
 pub(crate) fn extents(input: &[u8]) {
     let mut numbers = numbers(input);
     let Some(file_bytes) = numbers.next() else { return };

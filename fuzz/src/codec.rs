@@ -42,7 +42,6 @@ fn assert_untouched_but(bytes: &[u8], touched: Range<usize>) {
     assert!(outside.iter().all(|part| part.iter().all(|byte| *byte == UNTOUCHED)));
 }
 
-/// Decompresses into the middle of three pages and checks that the other two are unchanged.
 fn unpack(codec: Codec, packed: &[u8], scratch: &mut Scratch) -> Option<[u8; PAGE_BYTES]> {
     let mut pages = [UNTOUCHED; 3 * PAGE_BYTES];
     let target = pages[PAGE_BYTES..].first_chunk_mut().unwrap();

@@ -5,8 +5,7 @@ use softswap_engine::codec::compressed_slot::{self, MAX_PARTS, SlotPacker};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Builds a page with the input's halves at its start and its end, where the format stores its
-/// tables.
+/// The format stores its tables at the start and the end of the page.
 fn page_of(input: &[u8]) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     let front = input.len().min(PAGE_BYTES) / 2;

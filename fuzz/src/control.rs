@@ -4,8 +4,6 @@ use crate::text;
 use softswap_engine::api::control_protocol::{Answer, MAX_REQUEST_BYTES, Request, Snapshot};
 use softswap_engine::api::live_settings::{parse_sleep, show_sleep};
 
-/// Checks that formatting a parsed request and parsing it again gives the same request, that error
-/// texts have one line, and that only input that starts with `ok` parses as `Ok`.
 pub(crate) fn run(input: &[u8]) {
     match Request::parse(input) {
         Ok(request) => {

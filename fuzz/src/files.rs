@@ -3,7 +3,6 @@
 use softswap_bench::parsers;
 use softswap_sys::PAGE_SIZE;
 
-/// Checks that the reported memory of a core file is within the file.
 pub(crate) fn core(input: &[u8]) {
     match parsers::core(input) {
         Some(Ok(runs)) => {
@@ -18,7 +17,6 @@ pub(crate) fn core(input: &[u8]) {
     }
 }
 
-/// Checks that the loader's name occurs in the file, or that a reason is returned.
 pub(crate) fn elf(input: &[u8]) {
     match softswap_cli::parsers::loader(input) {
         Ok(loader) => {
@@ -29,7 +27,6 @@ pub(crate) fn elf(input: &[u8]) {
     }
 }
 
-/// Checks that a recorded trace touches only its own pages.
 pub(crate) fn trace(input: &[u8]) {
     let Some((pages, touches)) = parsers::trace(input) else { return };
     assert!(touches.iter().all(|page| *page < pages));

@@ -56,7 +56,6 @@ targets! {
     trace => files::trace;
 }
 
-/// Returns the input as text, with invalid UTF-8 replaced.
 fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(input)
 }

@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-/// Checks that a parsed value is displayed in a form that is parsed to the same value.
 fn round_trips<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         let shown = value.to_string();
@@ -19,7 +18,6 @@ fn round_trips<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     }
 }
 
-/// Parses each line as every kind of value.
 pub(crate) fn sizes(input: &[u8]) {
     for line in text(input).lines() {
         if let Ok(bytes) = units::parse_size(line) {
@@ -46,8 +44,7 @@ pub(crate) fn sizes(input: &[u8]) {
     }
 }
 
-/// Parses the input as a configuration file and as variables. A parsed configuration must survive
-/// formatting as variables.
+/// A parsed configuration must survive formatting as variables.
 pub(crate) fn settings(input: &[u8]) {
     let text = text(input);
     match parsers::settings_file(&text) {

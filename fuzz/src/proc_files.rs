@@ -9,7 +9,6 @@ use std::io;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// Parses the input as each of the texts.
 pub(crate) fn texts(input: &[u8]) {
     let text = text(input);
     let ranges = bench::private_writable(&text);
@@ -32,8 +31,7 @@ pub(crate) fn texts(input: &[u8]) {
     assert!(pinners <= input.len() / "a b c d e /dev/".len());
 }
 
-/// Parses the input before an empty line as a `maps` file. The rest is the page map: reads at any
-/// position return its bytes in order.
+/// An empty line ends the `maps` file. The rest is the page map: reads return its bytes in order.
 pub(crate) fn page_map(input: &[u8]) {
     let end = input.windows(2).position(|two| two == b"\n\n").unwrap_or(input.len());
     let ranges = bench::private_writable(&text(&input[..end]));

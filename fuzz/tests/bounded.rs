@@ -41,7 +41,6 @@ enum Edit {
     Join(Vec<u8>, Index, Index),
 }
 
-/// Generates boundary values of numbers and texts.
 fn boundary_value() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![
         select(vec![0_u64, 1, 0x7f, 0xff, 0x7fff, 0xffff, 4095, 4096, 0x7fff_ffff, 0xffff_ffff]),

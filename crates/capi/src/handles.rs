@@ -53,7 +53,6 @@ fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a number that was not a handle before.
 fn new_handle() -> u64 {
     NEXT_HANDLE.fetch_add(1, Relaxed)
 }
@@ -66,7 +65,6 @@ fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
     found.ok_or(NO_POOL)
 }
 
-/// Returns the region that contains a range, and the range's offset in it.
 fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize), Refusal> {
     let regions = lock(&REGIONS);
     let (start, region) = regions.range(..=address.addr()).next_back().ok_or(NO_REGION)?;
@@ -77,8 +75,6 @@ fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize),
 
 const NO_REGION: Refusal = Refusal::Argument("address, len: the range is not in a mapped region");
 
-/// Writes a result to the caller's address.
-///
 /// # Safety
 /// `to` is NULL, or the address of a writable `T`.
 unsafe fn write_result<T>(to: *mut T, value: T) -> Result<(), Refusal> {

@@ -1,5 +1,4 @@
-//! The C library `softswap_c`: the functions of the crate `softswap`, for C and languages that call
-//! C.
+//! The C library `softswap_c`: the crate `softswap` for C and languages that call C.
 //!
 //! Handles are opaque. Functions return 0 or a negative `errno`; the reason for the last refusal is
 //! stored per thread. The header `include/softswap.h` is the documentation; a test compares it with

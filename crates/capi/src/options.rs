@@ -66,8 +66,6 @@ unsafe fn read(given: *const softswap_options) -> Result<softswap_options, Refus
     Ok(options)
 }
 
-/// Returns a builder with the given options.
-///
 /// # Safety
 /// `given` is NULL, or the address of `size` readable bytes that start with `size`. Its `swap` is
 /// NULL or a C string.

@@ -1,5 +1,4 @@
-//! Check of a cluster before use: problems that would lose pages or make them late are refusals,
-//! other problems are warnings.
+//! Check of a cluster before use. Problems that would lose pages or make them late are refusals.
 
 use crate::cluster::STORED_BYTES_PER_PAGE;
 use crate::node::Node;
@@ -25,7 +24,6 @@ const TIMED_READS: usize = 100;
 /// Server memory per stored byte: 131,176 bytes for an extent of 127,969, by `MEMORY USAGE`.
 const ALLOCATED_FOR_STORED: f64 = 1.03;
 
-/// State of one primary.
 #[derive(Clone, Debug, Serialize)]
 pub struct Server {
     pub address: String,
@@ -37,7 +35,6 @@ pub struct Server {
     /// `maxmemory`; `None` if the server has no limit.
     pub limit_bytes: Option<u64>,
     pub policy: String,
-    /// Median of reads of 4 KiB, one at a time.
     pub median_read_us: u64,
 }
 
@@ -183,7 +180,6 @@ async fn warn_of_persistence(node: &Node, aof_enabled: &str, report: &mut Report
     ));
 }
 
-/// Returns the median time of reads of a page, one after the other.
 async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     // Run 0 never exists and has no lease, so `gc` removes this key if the check cannot.
     let key = Keys { run: 0, area: 0 }.extent(slot, u64::from(std::process::id()));
@@ -256,8 +252,7 @@ fn check_topology(url: &Url, topology: &Topology, report: &mut Report) {
     }
 }
 
-/// Computes the space for pages and checks `size=`. Extents are distributed evenly, so the primary
-/// with the least free memory is the limit.
+/// Extents are distributed evenly, so the primary with the least free memory is the limit.
 fn check_memory(url: &Url, report: &mut Report) {
     let copies = url.copies.count() as f64;
     let rooms: Option<Vec<u64>> = report.servers.iter().map(|server| server.room_bytes).collect();

@@ -19,24 +19,18 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
-/// Pages stored in one value.
 pub const EXTENT_PAGES: u64 = PAGES;
-/// Length of a value in bytes.
 pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
 
-/// Identity of a run's area.
 pub struct Run {
     pub id: u64,
     pub area: u16,
-    /// Random key that authenticates the run's pages. It is never stored.
     pub key: Zeroizing<[u8; 32]>,
-    /// True if an earlier helper may have stored pages of this run.
     pub continues: bool,
 }
 
-/// An area on a cluster. Create it inside a tokio runtime, which runs its upkeep until the value is
-/// dropped. The pages remain stored until [`Cluster::close`], or until `gc` runs after the lease
-/// has expired.
+/// Create it inside a tokio runtime, which runs its upkeep until the value is dropped. The pages
+/// remain stored until [`Cluster::close`], or until `gc` runs after the lease has expired.
 pub struct Cluster {
     shared: Arc<Shared>,
     upkeep: JoinHandle<()>,
@@ -49,8 +43,7 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// Connects and takes a lease. Does not check if the cluster is fit to store pages: see
-    /// `check::examine`.
+    /// Connects and takes a lease. Does not check the cluster: see `check::examine`.
     ///
     /// # Errors
     /// If no server answers, the login fails, or too few primaries exist or store the lease.
@@ -90,8 +83,7 @@ impl Cluster {
         watch.check(&self.shared.router)
     }
 
-    /// Removes everything that this run stores in this area, and with its last area the run's
-    /// lease.
+    /// Removes what this run stores in this area, and with its last area the run's lease.
     ///
     /// # Errors
     /// If a server does not answer; its pages remain stored until `gc`.
@@ -154,8 +146,7 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
 }
 
 impl Shared {
-    /// Finds the extents and the placement table that an earlier helper stored. With two copies one
-    /// primary may be missing, because other primaries store the same extents and the table.
+    /// Finds what an earlier helper stored. With two copies, one primary may be missing.
     async fn find_stored_extents(&self) -> Result<(), Refusal> {
         let copies = self.url.copies.count();
         let (nodes, is_one_missing) = primaries_but(copies - 1, &self.router).await?;
@@ -186,7 +177,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Records the extents on a server. Returns the keys of its placement tables.
     async fn find_extents(&self, node: &Node) -> Result<Vec<String>, Refusal> {
         let pattern = format!("softswap:{{*}}:{:016x}:{}:*", self.keys.run, self.keys.area);
         let mut tables = Vec::new();
@@ -252,6 +242,5 @@ impl PageStore for Cluster {
     }
 }
 
-/// Stored bytes for each page and copy: the page, its header, and a share of the extra byte of an
-/// extent. Excludes the servers' overhead.
+/// Stored bytes for each page and copy: the page, its header, a share of the extent's extra byte.
 pub const STORED_BYTES_PER_PAGE: f64 = EXTENT_BYTES as f64 / PAGES as f64;

@@ -1,6 +1,5 @@
-//! Socket protocol between `softswap run` and its helper. The run sends an order with the password
-//! and the key, which therefore appear in no argument and no environment. The helper sends
-//! messages. The socket is open while both processes run.
+//! Socket protocol between `softswap run` and its helper. It carries the password and the key,
+//! which therefore appear in no argument and no environment.
 
 use crate::refusal::Refusal;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -8,10 +7,8 @@ use std::fmt;
 use std::io::{self, BufRead, Write};
 use zeroize::Zeroizing;
 
-/// Identity and key of a run, which authenticate its pages.
 #[derive(Clone)]
 pub struct RunKey {
-    /// Unique for each run.
     pub id: u64,
     /// Random, and never stored.
     pub key: Zeroizing<[u8; 32]>,
@@ -139,7 +136,6 @@ pub enum HelperMessage {
 }
 
 impl HelperMessage {
-    /// Returns the message as a line, including the newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         // The text may contain a server's output, so control characters are replaced.
@@ -153,7 +149,6 @@ impl HelperMessage {
         }
     }
 
-    /// Parses a line; `None` if it is not a helper's message.
     #[must_use]
     pub fn from_line(line: &str) -> Option<HelperMessage> {
         let line = line.trim_end_matches('\n');

@@ -18,8 +18,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) const HEDGE_DELAY: Duration = Duration::from_millis(150);
 /// Timeout of a server's wait for its replica. It delays all other commands on the same connection.
 const REPLICA_WITHIN: Duration = Duration::from_millis(250);
-/// Shorter timeout of a wait for the replica after a recent timeout, because many requests may wait
-/// in turn.
+/// Shorter after a recent timeout, because many requests may wait in turn.
 const MISSED_REPLICA_WITHIN: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
@@ -27,7 +26,6 @@ pub(crate) struct Piece {
     pub(crate) extent: u64,
     /// Index of the first page in the extent.
     pub(crate) first: usize,
-    /// Indexes of the pages in the call.
     pub(crate) pages: Range<usize>,
 }
 
@@ -55,7 +53,6 @@ pub(crate) fn read_request(
     Request { slot, commands: vec![command], answer_bytes: range.len() as u64 }
 }
 
-/// Consecutive pages as one argument of a command; they are copied once, into the command.
 struct ConsecutivePages<'a>(&'a [Sealed<'a>]);
 
 impl ToRedisArgs for ConsecutivePages<'_> {
@@ -73,12 +70,10 @@ pub(crate) struct Put {
     pub(crate) slot: u16,
     pub(crate) extent: u64,
     pub(crate) first: usize,
-    /// True if the extent is known to exist. Otherwise the request first creates it with its full
-    /// length, so that the server allocates once and then writes in place.
+    /// If false, the request first sets the full length, so that the server allocates once.
     pub(crate) exists: bool,
 }
 
-/// Creates a request that extends an extent to its full length. Creates the extent if necessary.
 pub(crate) fn full_length_request(shared: &Shared, slot: u16, extent: u64) -> Request {
     let commands = vec![set_full_length(&shared.keys.extent(slot, extent))];
     let commands = with_replica(shared, slot, commands);
@@ -111,7 +106,6 @@ pub(crate) fn write_request(shared: &Shared, put: &Put, sealed: impl ToSingleRed
     Request { slot, commands: with_replica(shared, slot, commands), answer_bytes: 0 }
 }
 
-/// Checks that a write was executed, and reached a replica if it `waits` for one.
 pub(crate) fn is_written(answers: &[Value], waits: bool) -> Result<(), Unwritten> {
     let (answers, replicas) = match answers {
         [answers @ .., replicas] if waits => (answers, Some(replicas)),
@@ -131,7 +125,6 @@ struct Read<'a> {
     generations: &'a [u64],
     pieces: Vec<Piece>,
     into: &'a mut [Page],
-    /// For each page: true if it was read into `into`.
     is_found: Vec<bool>,
     /// For each page: the slots with bad content, and that content.
     bad: Vec<Vec<(u16, Found)>>,
@@ -142,7 +135,6 @@ impl Read<'_> {
         self.is_found.iter().all(|is_found| *is_found)
     }
 
-    /// Returns the slots of a piece's copies, in the order of reading.
     fn places(&self, piece: &Piece) -> Vec<u16> {
         let group = self.shared.group(piece.extent);
         let mut places: Vec<u16> = group.places().collect();
@@ -150,8 +142,7 @@ impl Read<'_> {
         places
     }
 
-    /// Returns the pieces with missing pages, each with the slot of this rank in `order`, grouped
-    /// by server.
+    /// Returns the pieces with missing pages, by server, each with the slot of this rank.
     fn wanted(&self, order: &[Vec<u16>], rank: usize) -> Vec<(Address, Vec<(Piece, u16)>)> {
         let mut wanted: BTreeMap<Address, Vec<(Piece, u16)>> = BTreeMap::new();
         for (piece, places) in self.pieces.iter().zip(order) {

@@ -1,7 +1,5 @@
-//! Main function of a helper: reads its order, connects, reports the result, and serves requests.
-//!
-//! `softswap run` starts it with one end of a socket as its standard input, and a descriptor of the
-//! queue to serve.
+//! Main function of a helper. `softswap run` starts it with one end of a socket as its standard
+//! input, and a descriptor of the queue to serve.
 
 use crate::check::examine;
 use crate::cluster::{Cluster, Run};
@@ -25,7 +23,6 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of a message. After a timeout no more messages are sent.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves the queue behind a descriptor, until no process can submit a request.
 pub(crate) async fn run(queue_fd: i32) -> ExitCode {
     // Abort the helper if a task panics, because its requests would remain unanswered. The next
     // helper executes them again.
@@ -71,7 +68,6 @@ async fn try_to_run(queue_fd: i32) -> io::Result<()> {
     }
 }
 
-/// Connects to the cluster of an order and checks it. Returns the cluster and warnings.
 async fn connect(order: Order) -> Result<(Cluster, Vec<String>), Refusal> {
     let mut url = Url::parse(&order.url)?;
     if let Some(password) = order.password {

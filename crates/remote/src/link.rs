@@ -28,7 +28,6 @@ use tokio_rustls::TlsConnector;
 const ANSWER_BYTES: u64 = 1024;
 /// Timeout of the wait for data that a server sends without a request.
 const GREETING_TIMEOUT: Duration = Duration::from_millis(200);
-/// Appended to the error of a server that has not answered yet.
 pub(crate) const IF_TLS: &str = "; if this port uses TLS, write rediss://";
 /// Limit for the answers to the first commands of a connection.
 const FIRST_BYTES: u64 = 64 << 10;
@@ -38,10 +37,8 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Limit for a server's list of clients: about 40,000 of them.
 const CLIENTS_BYTES: u64 = 16 << 20;
 
-/// Identity of a run's helper. A helper that follows another one closes its predecessor's
-/// connections.
+/// A helper that follows another one closes its predecessor's connections.
 pub(crate) struct Helper {
-    /// Common prefix of the client names of the run's helpers.
     run: String,
     own: String,
     follows: bool,
@@ -57,7 +54,6 @@ impl Helper {
         Ok(Self { own: format!("{run}{:016x}", u64::from_le_bytes(number)), run, follows })
     }
 
-    /// Returns the client IDs of earlier helpers in the output of `CLIENT LIST`.
     fn earlier_clients(&self, clients: &str) -> Vec<i64> {
         let number = |line: &str| {
             let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
@@ -86,12 +82,9 @@ impl Connector {
         self.tls.is_some()
     }
 
-    /// Connects; `stale` is an earlier client of this helper whose commands must not be executed
-    /// any more.
-    ///
-    /// The server may still have an unexecuted write from a dropped connection, or from one of an
-    /// earlier helper. Kills those clients (`CLIENT KILL`) before it returns, so that such a write
-    /// is not executed after a newer one.
+    /// Connects. The server may still have an unexecuted write of `stale`, an earlier client of
+    /// this helper, or of an earlier helper. Kills those clients (`CLIENT KILL`) before it returns,
+    /// so that such a write is not executed after a newer one.
     pub(crate) async fn connect(
         &self,
         address: &Address,
@@ -154,8 +147,7 @@ impl Connector {
         Ok(link)
     }
 
-    /// Sends the first commands of a connection. Without TLS, an error mentions TLS, because a
-    /// server that expects TLS closes the connection.
+    /// Without TLS, an error mentions TLS, because a server that expects TLS closes the connection.
     async fn send_first(&self, link: &mut Link, words: &Pipeline) -> Result<Vec<Value>, String> {
         link.send(words, FIRST_BYTES).await.map_err(|reason| match self.is_secure() {
             true => reason,
@@ -163,8 +155,7 @@ impl Connector {
         })
     }
 
-    /// Authenticates, if the URL has a user or a password; otherwise the server uses its default
-    /// user. The client library can do this, but hides the server's answer.
+    /// The client library can do this, but hides the server's answer.
     async fn authenticate(&self, link: &mut Link) -> Result<(), String> {
         let password = self.password.read().map_err(|refusal| refusal.to_string())?;
         let mut login = redis::pipe();
@@ -188,11 +179,9 @@ pub(crate) struct Link {
     connection: MultiplexedConnection,
     traffic: Arc<Traffic>,
     driver: Arc<Driver>,
-    /// This helper's client number at the server, if the server reports it.
     pub(crate) client: Option<Client>,
 }
 
-/// A client of a server: one connection of this helper.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     number: i64,
@@ -215,8 +204,7 @@ impl Drop for Driver {
 }
 
 impl Link {
-    /// Sets the client name, and kills the connections of earlier helpers. If the server does not
-    /// allow that, a later read detects a late write by its seal.
+    /// If kills are refused, a later read detects a late write by its seal.
     async fn introduce(&mut self, helper: &Helper) -> Result<(), String> {
         let mut name = redis::pipe();
         name.cmd("CLIENT").arg("SETNAME").arg(&helper.own);
@@ -242,7 +230,6 @@ impl Link {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
 
-    /// Returns the identifier of the server process; `None` if the server does not report it.
     pub(crate) fn server(&self) -> Option<&str> {
         self.client.as_ref().map(|client| client.run.as_str())
     }
@@ -251,8 +238,7 @@ impl Link {
         self.traffic.received_count.load(Ordering::Relaxed)
     }
 
-    /// Sends all commands and waits for all answers, including errors. `contents_bytes` is the
-    /// limit for the content of all answers.
+    /// Waits for all answers, including errors. `contents_bytes` limits the content of all answers.
     pub(crate) async fn send(
         &mut self,
         commands: &Pipeline,
@@ -268,8 +254,7 @@ impl Link {
     }
 }
 
-/// A stream that fails if the server sends more than the commands allow, because the parser trusts
-/// the lengths in answers.
+/// Fails if the server sends more than the commands allow: the parser trusts lengths in answers.
 struct Bounded<S> {
     stream: S,
     traffic: Arc<Traffic>,
@@ -359,9 +344,8 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Returns data that a server sends without a request. A server that refuses a connection (too many
-/// clients, protected mode) sends the reason and closes it. A client that sends first loses that
-/// message.
+/// A server that refuses a connection (too many clients, protected mode) sends the reason and
+/// closes it. A client that sends first loses that message.
 async fn greeting(address: &Address) -> Option<String> {
     let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
     let mut words = [0; 256];

@@ -1,5 +1,4 @@
-//! One server: its connection, which is reopened after a failure, and a circuit breaker, so that
-//! only few requests wait for a server that does not answer.
+//! One server: its connection, and a circuit breaker against waits for a silent server.
 
 use crate::link::{Client, Connector, IF_TLS, Link};
 use crate::request_error::RequestError;
@@ -13,8 +12,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause without requests after an error; it doubles with each consecutive error.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// Time for which a server counts as unwritable after a refused write, unless it accepts a later
-/// write. A problem that recurs after a longer time starts a new streak.
+/// A server counts as unwritable for this time after a refused write, or until it accepts one.
 const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
 /// A server counts as persistently unwritable if its first and last refusals are this far apart.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
@@ -35,8 +33,7 @@ struct Connection {
     link: Option<Link>,
     /// The client of a dropped connection whose commands may still be executed.
     stale: Option<Client>,
-    /// Server process of the last connection ([`Link::server`]). Outer `None`: never connected.
-    /// Inner `None`: the server does not report its ID.
+    /// Server process of the last connection. Outer `None`: never connected; inner: not reported.
     server: Option<Option<String>>,
 }
 
@@ -45,10 +42,8 @@ struct Breaker {
     failures: u32,
     /// The server did not answer, or refused the request, and has served nothing since.
     idle: Option<Streak>,
-    /// Time until which requests fail immediately.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
-    /// The server refused writes, and has accepted none since.
     unwritable: Option<Streak>,
     /// There was a connection, so the address is right.
     was_connected: bool,
@@ -104,7 +99,6 @@ impl Node {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if another copy should be read first.
     pub(crate) fn has_problem(&self) -> bool {
         let breaker = self.breaker();
         let now = Instant::now();
@@ -123,7 +117,6 @@ impl Node {
         Streak::extend(&mut self.breaker().idle, reason);
     }
 
-    /// Records that the server executed at least a part of a request.
     pub(crate) fn note_served(&self) {
         self.breaker().idle = None;
     }
@@ -136,14 +129,11 @@ impl Node {
         self.breaker().unwritable.as_ref().is_some_and(Streak::is_recent)
     }
 
-    /// Returns true if the server has refused writes for at least [`UNWRITABLE_AFTER`], and did so
-    /// recently.
     pub(crate) fn is_persistently_unwritable(&self) -> bool {
         let lasts = |it: &Streak| it.is_recent() && it.last - it.first >= UNWRITABLE_AFTER;
         self.breaker().unwritable.as_ref().is_some_and(lasts)
     }
 
-    /// Returns the service that the server has failed to provide and has not provided since.
     pub(crate) fn missing_service(&self) -> Option<MissingService> {
         let breaker = self.breaker();
         let service = breaker.idle.clone().map(MissingService::Service);
@@ -169,8 +159,7 @@ impl Node {
         self.unreachable(reason)
     }
 
-    /// Sends all commands in one batch. Returns one answer for each, including errors of the
-    /// server.
+    /// Sends all commands in one batch. Returns one answer for each, including the server's errors.
     pub(crate) async fn send(
         &self,
         commands: &Pipeline,
@@ -209,7 +198,6 @@ impl Node {
         }
     }
 
-    /// Returns true if the server has sent no data for longer than the stall time.
     fn is_silent(&self, link: &Link, now: Instant) -> bool {
         let received_count = link.received_bytes_total();
         let mut breaker = self.breaker();
@@ -264,7 +252,6 @@ impl Node {
         }
     }
 
-    /// Returns true if the server was restarted since the last call.
     pub(crate) fn take_restart(&self) -> bool {
         std::mem::take(&mut self.breaker().has_restarted)
     }

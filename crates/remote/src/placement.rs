@@ -1,11 +1,9 @@
-//! Placement: the slots of the copies of each page. In this module a slot is a hash slot of the
-//! cluster.
+//! Placement: the slots of the copies of each page. Here a slot is a hash slot of the cluster.
 //!
 //! Pages are grouped in *extents* of 31. With its headers an extent is just below 128 KiB, a size
 //! class of the servers' allocator. Extents are assigned to 512 groups. A group has one slot for
-//! each copy, on two different primaries, and on two machines if the addresses differ. A group gets
-//! another slot if slots move so that both copies would be on one primary, or if a primary is lost.
-//! The table is stored on the cluster too, so a restarted helper can read it.
+//! each copy, on two different primaries, and on two machines if the addresses differ. The table is
+//! stored on the cluster too, so a restarted helper can read it.
 
 use crate::seal::{HEADER_BYTES, SEALED_BYTES};
 use crate::topology::{SLOTS, Topology, tag_of};
@@ -22,8 +20,7 @@ const _: () = assert!(GROUPS <= OBSOLETE as usize && (OBSOLETE as usize) << 1 <=
 
 const _: () = assert!(EXTENT_BYTES + HEADER_BYTES <= 128 << 10);
 
-/// The slots of one group's copies, former slots that still have copies until a move is complete,
-/// and slots with obsolete copies to remove.
+/// Copies in `former` slots exist until a move ends. Those in `obsolete` slots are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) slots: Vec<u16>,
@@ -36,7 +33,6 @@ impl Group {
         Group { slots, former: Vec::new(), obsolete: Vec::new() }
     }
 
-    /// Iterates over the slots that may have copies, the present ones first.
     pub(crate) fn places(&self) -> impl Iterator<Item = u16> {
         self.slots.iter().chain(&self.former).copied()
     }
@@ -49,7 +45,6 @@ impl Group {
         self.obsolete.retain(|obsolete| !self.slots.contains(obsolete));
     }
 
-    /// Ends a move: the copies in former slots become obsolete.
     pub(crate) fn finish_move(&mut self) {
         self.obsolete.append(&mut self.former);
         self.obsolete.sort_unstable();
@@ -71,7 +66,6 @@ pub(crate) fn group_of(extent: u64) -> usize {
     (extent % GROUPS as u64) as usize
 }
 
-/// The primaries, with their machines and slots.
 struct Places {
     hosts: Vec<String>,
     slots: Vec<Vec<u16>>,
@@ -89,8 +83,7 @@ impl Places {
         places
     }
 
-    /// Returns a slot on a primary not in `others`, on another machine if possible. `seed` selects
-    /// among several.
+    /// Returns a slot on a primary not in `others`, on another machine if possible.
     fn slot_apart_from(&self, others: &[usize], seed: usize) -> Option<u16> {
         let apart: Vec<usize> = (0..self.slots.len()).filter(|one| !others.contains(one)).collect();
         let is_other_machine =
@@ -112,7 +105,6 @@ fn mixed(seed: usize) -> usize {
 }
 
 impl Placement {
-    /// Returns a placement on these primaries; `None` if there are too few.
     pub(crate) fn new(topology: &Topology, copies: usize) -> Option<Self> {
         let places = Places::new(topology);
         let primaries = places.slots.len();
@@ -132,8 +124,7 @@ impl Placement {
         Some(Self { groups: groups?, version: 1 })
     }
 
-    /// Returns the groups with a misplaced copy, each with the copy and its new slot. A copy is
-    /// misplaced if it shares a primary with the other copy, or its primary does not work.
+    /// Returns group, copy and new slot of each copy that shares a primary or has no usable one.
     pub(crate) fn misplaced(&self, topology: &Topology) -> Vec<(usize, usize, u16)> {
         let places = Places::new(topology);
         let wrong = |(number, group): (usize, &Group)| {
@@ -217,7 +208,6 @@ pub(crate) enum Kind {
     Lease,
 }
 
-/// Parses a key into its run and meaning; `None` for a foreign key.
 pub(crate) fn parse_key(key: &str) -> Option<(u64, Kind)> {
     let (_, rest) = key.strip_prefix("softswap:{")?.split_once("}:")?;
     let mut parts = rest.split(':');
@@ -325,7 +315,6 @@ mod tests {
         }
         assert_eq!(placement.misplaced(&topology), []);
         assert!(owners(&placement, &topology).iter().flatten().all(|port| *port >= 7002));
-        // Copies on two failed servers stay, because the servers may recover.
         let mut placement = Placement::new(&self::topology(&nodes), 2).unwrap();
         for member in &mut topology.members[..2] {
             (member.is_failed, member.is_unwritable) = (true, false);
@@ -348,7 +337,6 @@ mod tests {
         group.finish_move();
         group.move_copy(0, 1);
         assert_eq!(group, Group { slots: vec![1, 2], former: vec![3], obsolete: vec![4] });
-        // Slots with obsolete copies are not listed.
         assert_eq!(group.places().collect::<Vec<u16>>(), [1, 2, 3]);
     }
 

@@ -14,9 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
-/// Exit status if the cluster cannot be used or the command failed.
 const FAILED: u8 = 1;
-/// Exit status for invalid arguments.
 const USAGE: u8 = 2;
 /// Threads of the helper: one seals and copies while another waits for the network.
 pub const WORKERS: usize = 2;
@@ -213,7 +211,6 @@ async fn check(url: &Url, is_json: bool) -> Result<ExitCode, Refusal> {
     Ok(if report.refusals.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Prints lines. Ignores a closed pipe.
 fn print(text: &str) -> Result<(), Refusal> {
     let mut stdout = std::io::stdout();
     let written = stdout.write_all(format!("{}\n", text.trim_end()).as_bytes());

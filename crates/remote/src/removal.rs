@@ -1,5 +1,4 @@
-//! Removal of extents without pages, if no request uses them and the servers answer soon. The
-//! upkeep removes the rest, so that no caller waits for a server only to free space.
+//! Removal of extents without pages. The upkeep removes those for which a caller would wait.
 
 use crate::placement::{PAGES, extent_of};
 use crate::router::Request;
@@ -22,7 +21,6 @@ impl Shared {
         }
     }
 
-    /// Records the removal of pages. Returns the extents that have no pages left.
     fn note_removed(&self, removed: &Range<u64>) -> Vec<u64> {
         let extents = extent_of(removed.start)..=extent_of(removed.end - 1);
         let mut emptied = Vec::new();
@@ -37,8 +35,7 @@ impl Shared {
         emptied
     }
 
-    /// Removes each of these extents that still has no pages and whose servers all accept writes.
-    /// Stops at the first failure.
+    /// Skips extents with pages, and those whose servers refuse writes. Stops at the first failure.
     pub(crate) async fn remove_emptied(&self, extents: &[u64]) {
         for extents in extents.chunks(REMOVED_AT_ONCE) {
             let (free, _held) = self.lock_unused(extents);
@@ -67,8 +64,7 @@ impl Shared {
         }
     }
 
-    /// Removes copies of extents from these slots. Returns the extents of which a server has not
-    /// removed its copy.
+    /// Returns the extents of which a server has not removed its copy.
     pub(crate) async fn unlink_copies(
         &self,
         copies: Vec<(u64, u16)>,

@@ -15,8 +15,7 @@ pub(crate) enum RequestError {
     Unreachable { node: Address, reason: String },
     /// The server answers but cannot serve now, for example during a failover or a slot migration.
     Busy { node: Address, reason: String },
-    /// The server answers but accepts no writes, for example after a failed save. Other servers may
-    /// accept them.
+    /// The server answers but accepts no writes, for example after a failed save.
     Unwritable { node: Address, reason: String },
     /// The server has no memory left.
     Full { node: Address },
@@ -101,8 +100,7 @@ pub(crate) enum Unwritten {
     Unparsable,
 }
 
-/// Returns the text of a server's error, without the repeated arguments, which may include a
-/// password.
+/// Omits the repeated arguments, which may include a password.
 pub(crate) fn error_text(error: &ServerError) -> String {
     let details = error.details().unwrap_or_default();
     let details = details.split_once(", with args ").map_or(details, |(details, _)| details);

@@ -19,7 +19,6 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 const REDIRECTIONS: usize = 4;
-/// Timeout of a query for the topology.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_millis(2200);
 /// Timeout of further answers after the first one.
 const TOPOLOGY_AFTER_FIRST: Duration = Duration::from_millis(200);
@@ -52,8 +51,6 @@ struct Known {
     topology: Arc<Topology>,
     /// Owners according to redirections since `topology` was read.
     moved: HashMap<u16, Address>,
-    /// Slots that changed their owner since the last call of `take_changed`, even if they changed
-    /// back.
     changed: BTreeSet<u16>,
 }
 
@@ -133,7 +130,6 @@ impl Router {
         self.owner(slot).is_none_or(|address| self.node(&address).has_problem())
     }
 
-    /// Returns true if the slot has an owner that answers and is not known to reject writes.
     pub(crate) fn takes_writes(&self, slot: u16) -> bool {
         !self.is_unreachable(slot) && !self.is_unwritable(slot)
     }
@@ -146,12 +142,10 @@ impl Router {
         self.owner(slot).into_iter().for_each(|address| self.node(&address).note_written());
     }
 
-    /// Returns true if a slot has no owner, or its owner does not answer.
     pub(crate) fn is_unreachable(&self, slot: u16) -> bool {
         self.owner(slot).is_none_or(|address| self.node(&address).is_unreachable())
     }
 
-    /// Returns the topology, with unwritable servers marked.
     pub(crate) fn writable_topology(&self) -> Topology {
         let mut topology = (*self.topology()).clone();
         for member in &mut topology.members {
@@ -160,8 +154,7 @@ impl Router {
         topology
     }
 
-    /// Queries several servers for the topology and accepts the most frequent answer, because one
-    /// may be late or wrong. Among equally frequent ones the latest epoch wins.
+    /// Accepts the most frequent answer, because one may be late or wrong.
     pub(crate) async fn refresh(&self, until: Instant) -> Result<(), RequestError> {
         if self.is_single {
             return Ok(());
@@ -219,7 +212,6 @@ impl Router {
         Ok(())
     }
 
-    /// Returns at most [`QUERIES_AT_ONCE`] servers, beginning with a different server in each call.
     fn servers_to_query(&self) -> Vec<Address> {
         let topology = self.topology();
         let mut all: Vec<Address> = topology.members.iter().map(|m| m.address.clone()).collect();
@@ -256,8 +248,7 @@ impl Router {
             })
     }
 
-    /// Sends each request once and follows redirections. Returns the answers in order. The answer
-    /// is an error if any command of the request failed: the first such error.
+    /// Sends each request once and follows redirections. An answer is the first error, if any.
     pub(crate) async fn once(&self, requests: Vec<Request>, until: Instant) -> Vec<Answer> {
         let mut answers: Vec<Answer> = requests
             .iter()
@@ -298,8 +289,7 @@ impl Router {
         answers
     }
 
-    /// Sends requests to one server. Returns them with their answers. Copies the commands back only
-    /// into redirected requests, because commands are long and redirections are rare.
+    /// Copies commands back only into redirected requests: commands are long, redirections rare.
     async fn send_one(
         &self,
         address: &Address,
@@ -344,7 +334,6 @@ impl Router {
     }
 }
 
-/// Records whether a server provides any service, according to its answer.
 fn record_service(node: &Node, request_error: Option<&RequestError>) {
     match request_error {
         // A missing answer was already recorded by the code that waited for it.

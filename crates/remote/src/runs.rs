@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const PATTERN: &str = "softswap:{*}:*";
 
-/// One run's part of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StoredRun {
     /// 16 hexadecimal digits.
@@ -30,7 +29,6 @@ pub struct StoredRun {
 pub struct Lease {
     pub host: String,
     pub pid: u64,
-    /// Time in seconds until the lease expires, unless it is renewed.
     pub seconds_left: u64,
 }
 
@@ -92,8 +90,7 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
     Ok(runs.into_values().collect())
 }
 
-/// Removes the pages of runs without a lease, or of one named run even if it has a lease. Returns
-/// the removed runs. With `dry_run` removes nothing.
+/// Removes the runs without a lease, or a named one, and returns them. `dry_run` removes nothing.
 ///
 /// # Errors
 /// If a primary does not answer, because it may store a lease, or if the named run does not exist.

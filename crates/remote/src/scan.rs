@@ -53,8 +53,7 @@ pub(crate) async fn send(node: &Node, command: &redis::Cmd) -> Result<Value, Ref
     Ok(send_all(node, &pipeline, ANSWER_BYTES).await?.remove(0))
 }
 
-/// Sends all commands, none of which may fail. Returns one answer for each. `contents_bytes` is the
-/// limit for the content of all answers.
+/// No command may fail. `contents_bytes` limits the content of all answers.
 pub(crate) async fn send_all(
     node: &Node,
     commands: &Pipeline,
@@ -69,11 +68,9 @@ pub(crate) async fn send_all(
     refused.map_or(Ok(answers), |request_error| Err(unreachable(&request_error)))
 }
 
-/// Iterator over the keys of one server that match a pattern, in batches.
 pub(crate) struct Batches<'a> {
     node: &'a Node,
     pattern: &'a str,
-    /// `None` after the last batch.
     cursor: Option<String>,
 }
 

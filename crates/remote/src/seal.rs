@@ -7,8 +7,7 @@
 //! ```
 //!
 //! The key belongs to the run and never leaves this machine, so stale, truncated, foreign and
-//! forged pages are detected. A checksum would detect only accidents. An HMAC takes a few
-//! microseconds, little compared with the network. Pages are not encrypted here, but by the engine.
+//! forged pages are detected. The engine encrypts the pages.
 
 use crate::store::{PAGE_BYTES, Page};
 use ring::hmac;
@@ -23,9 +22,7 @@ pub(crate) enum Found {
     Good,
     /// The server returned no data or zeroes.
     Nothing,
-    /// The page of another generation.
     OtherGeneration(u64),
-    /// Content that this run never wrote there.
     NotOurs,
 }
 
@@ -92,7 +89,6 @@ impl Sealer {
         self.tag(u64::MAX, 0, bytes)
     }
 
-    /// Checks that `sealed` is the page `page` in the generation `generation`.
     pub(crate) fn check(&self, page: u64, generation: u64, sealed: &[u8]) -> Found {
         match self.generation(page, sealed) {
             Ok(found) if found == generation => Found::Good,

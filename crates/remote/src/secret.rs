@@ -10,10 +10,8 @@ use zeroize::Zeroizing;
 
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
-/// Maximum number of bytes read of a password file.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Source of the password. Its debug output omits the password.
 #[derive(Clone, Default)]
 pub enum Password {
     #[default]
@@ -23,8 +21,7 @@ pub enum Password {
     File(PathBuf),
 }
 
-/// Reads the start of a file. Only regular files are allowed: each connection reads the password
-/// again, and a pipe could be read only once.
+/// Allows only regular files, because each connection reads the password again.
 fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -45,7 +42,6 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    /// Returns the password from [`VARIABLE`] in the environment, if it is set and not empty.
     #[must_use]
     pub fn from_environment() -> Self {
         match std::env::var(VARIABLE) {
@@ -82,7 +78,6 @@ impl Password {
         Ok(Self::Given(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_string())))
     }
 
-    /// Returns the current password; `None` if the login needs none.
     pub fn read(&self) -> Result<Option<Zeroizing<String>>, Refusal> {
         match self {
             Self::None => Ok(None),

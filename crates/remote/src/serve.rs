@@ -1,9 +1,8 @@
 //! Serves the request queue with a store, many requests at a time.
 //!
-//! Requests for one page are served one after the other, in the order in which they were claimed. A
-//! client submits its next request for a page only after the answer or a timeout. Areas of dead
-//! processes are removed. The helper runs until `softswap run` and all processes of its tree have
-//! exited.
+//! Requests for one page are served one after the other, in the order in which they were claimed.
+//! Areas of dead processes are removed. The helper runs until `softswap run` and all processes of
+//! its tree have exited.
 
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
@@ -28,7 +27,6 @@ const EXIT_CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 const _: () = assert!(MAX_NUMBER.leading_zeros() >= MAX_AREA_PAGES.trailing_zeros());
 
-/// Returns the number of an area's page in the store.
 fn store_page(area: u64, page: u64) -> Option<u64> {
     let is_within = (1..=MAX_NUMBER).contains(&area) && page < MAX_AREA_PAGES;
     is_within.then(|| area * MAX_AREA_PAGES + page)
@@ -44,7 +42,6 @@ enum Task {
 }
 
 impl Task {
-    /// Returns the task's pages as ranges; `None` if a page number is out of range.
     fn ranges(&self) -> Option<Vec<Range<u64>>> {
         match self {
             Task::Removal(area) => {
@@ -78,8 +75,7 @@ fn overlap(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
     some.iter().any(overlaps)
 }
 
-/// Serves until no process can submit a request. `run_ends` completes when `softswap run` has
-/// exited.
+/// Serves until no process can submit a request. `run_ends` completes when `softswap run` exits.
 ///
 /// # Errors
 /// If the thread that waits for requests cannot be started.
@@ -141,11 +137,9 @@ struct Server<S> {
     /// Pages of the running tasks, by the task's number.
     busy: Vec<(u64, Vec<Range<u64>>)>,
     waiting: VecDeque<Task>,
-    /// Removed areas: requests for them are refused.
     removed: HashSet<u64>,
 }
 
-/// A completed task, whose pages are not busy any more.
 struct Done {
     number: u64,
     removed: Option<AreaEntry>,
@@ -198,11 +192,9 @@ impl<S: PageStore + 'static> Server<S> {
             self.removed.insert(area.number);
             self.areas.forget(&area);
         }
-        // Each one starts or is queued again.
         std::mem::take(&mut self.waiting).into_iter().for_each(|task| self.begin(task));
     }
 
-    /// Frees requests of dead processes, and removes their areas.
     fn check(&mut self) {
         self.queue.reap(|process| process.liveness(), |area| self.areas.have(area));
         for area in self.areas.dead() {
@@ -219,18 +211,15 @@ impl<S: PageStore + 'static> Server<S> {
         }
     }
 
-    /// Returns true if a process may still submit requests.
     fn is_used(&self) -> bool {
         self.areas.has_tree() || self.areas.has_living()
     }
 
-    /// Returns true if no area remains to be removed, or the removal has timed out.
     fn is_done(&self, unused: Duration) -> bool {
         (!self.areas.has_any() && self.tasks.is_empty()) || unused > EXIT_CLEANUP_TIMEOUT
     }
 }
 
-/// Executes a job, all ranges of its pages in parallel.
 async fn execute<S: PageStore>(
     store: &S,
     job: &Job,

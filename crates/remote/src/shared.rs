@@ -1,5 +1,4 @@
-//! State that reads, writes, removal and upkeep of one area share: placement, stored pages, and the
-//! locks of extents.
+//! State that all operations on an area share: placement, stored pages, locks of extents.
 
 use crate::placement::{Group, Keys, PAGES, Placement, group_of};
 use crate::request_error::{RequestError, Unwritten};
@@ -28,19 +27,15 @@ pub(crate) struct Shared {
     pub(crate) sealer: Sealer,
     pub(crate) keys: Keys,
     placement: RwLock<Placement>,
-    /// Extents that may be stored, each with a bit for every page that may be stored in it. The
-    /// upkeep removes an extent with the value 0.
+    /// Extents that may be stored, with a bit for each page. The upkeep removes those with 0.
     live: Mutex<BTreeMap<u64, u32>>,
-    /// Held for reading while an extent's pages are read or written; for writing while the extent
-    /// is removed or moved.
+    /// Held for reading while an extent's pages are used; for writing while it is removed or moved.
     locks: Vec<tokio::sync::RwLock<()>>,
     /// A primary was missing during the search for stored extents, so other extents may be stored.
     pub(crate) may_have_more: AtomicBool,
-    /// Number of further read timeouts whose error names the keys. Limited, because the engine
-    /// stores every distinct error text.
+    /// Read timeouts left whose error may name the keys: the engine stores each distinct error.
     keyed: AtomicU32,
-    /// Extents of which a copy may lack pages even if its length is right; the upkeep completes
-    /// them.
+    /// Extents of which a copy may lack pages even if its length is right.
     doubtful: Mutex<BTreeSet<u64>>,
 }
 
@@ -83,11 +78,8 @@ impl Shared {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that these pages of an extent may be stored. Returns true if the extent already had
-    /// pages.
     pub(crate) fn note_stored(&self, extent: u64, pages: u32) -> bool {
-        // An extent that the search missed may have other pages, which must not be removed with
-        // these.
+        // An extent not found may have other pages, which must not be removed with these.
         let others = if self.may_have_more.load(Ordering::Relaxed) { ALL } else { 0 };
         let mut live = self.live();
         let Some(stored) = live.get_mut(&extent) else {
@@ -99,8 +91,7 @@ impl Shared {
         had_others
     }
 
-    /// Records that a copy of these extents has a bad page, or that a server may have lost and
-    /// re-created a copy.
+    /// For a copy with a bad page, or one that a server may have lost and re-created.
     pub(crate) fn note_doubtful(&self, extents: impl Iterator<Item = u64>) {
         let mut extents = extents.peekable();
         if extents.peek().is_some() {
@@ -145,7 +136,6 @@ impl Shared {
         Ok(held)
     }
 
-    /// Locks an extent exclusively. Returns `None` if other tasks still hold the lock at `until`.
     pub(crate) async fn lock_to_change(
         &self,
         extent: u64,
@@ -154,8 +144,7 @@ impl Shared {
         timeout_at(until, self.locks[(extent % LOCKS) as usize].write()).await.ok()
     }
 
-    /// Locks each of these extents that no task has locked. Does not wait for locked ones, because
-    /// a waiting writer blocks all later readers.
+    /// Does not wait for locked extents, because a waiting writer blocks all later readers.
     pub(crate) fn lock_unused(&self, extents: &[u64]) -> (Vec<u64>, Vec<RwLockWriteGuard<'_, ()>>) {
         let mut locks = BTreeMap::new();
         let is_free = |extent: &u64| {
@@ -185,8 +174,7 @@ impl Shared {
         StoreError::Deadline { nodes, keys, deadline: self.url.deadline, last }
     }
 
-    /// Waits before the next retry, longer each time, and refreshes the topology during the wait.
-    /// Returns false if the deadline comes first.
+    /// Waits before a retry, and refreshes the topology. Returns false if the deadline comes first.
     pub(crate) async fn pause(&self, tries: u32, until: Instant) -> bool {
         let pause = (MIN_PAUSE * 2u32.pow(tries.min(8))).min(MAX_PAUSE);
         let next = Instant::now() + pause;
@@ -207,9 +195,8 @@ impl Shared {
         RequestError::Busy { node, reason }
     }
 
-    /// Executes writes and retries each until it is accepted or the deadline has passed, at the
-    /// current owner of its slot. `request` creates a write from its index and the number of
-    /// earlier tries.
+    /// Retries each write, at its slot's current owner, until it is accepted or the deadline has
+    /// passed. `request` creates a write from its index and the number of earlier tries.
     pub(crate) async fn carry_out(
         &self,
         count: usize,

@@ -39,8 +39,7 @@ pub trait PageStore: Send + Sync {
         into: &mut [Page],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Removes pages, written or not. Their space may become free later, because a store may keep
-    /// many pages in one value.
+    /// Removes pages, written or not. Their space may become free later.
     fn remove(&self, pages: Range<u64>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
@@ -49,15 +48,13 @@ pub enum StoreError {
     /// The store has no space. Stored pages can still be read, and space may become free.
     #[error("{node} has no space for more pages: raise its maxmemory, or lower size=")]
     Full { node: String },
-    /// No copy of a page has the content that was written.
     #[error(
         "page {page} is lost: {} no longer have the data that was written (servers: {}; found: \
          {found})",
         .keys.join(" and "), .nodes.join(", ")
     )]
     Lost { page: u64, keys: Vec<String>, nodes: Vec<String>, found: String },
-    /// No answer in time. The pages may be stored nevertheless, and a retry may succeed. The keys
-    /// are those of a page to read.
+    /// No answer in time. The pages may be stored nevertheless, and a retry may succeed.
     #[error(
         "{nodes} did not complete the request within {deadline:?}{}: {last}", for_keys(.keys),
         nodes = .nodes.join(", ")

@@ -23,7 +23,6 @@ impl Member {
     }
 }
 
-/// The cluster as one of its servers reports it.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) members: Vec<Member>,
@@ -38,8 +37,7 @@ impl Topology {
         Self { members, owners: vec![0; SLOTS], epoch: 0 }
     }
 
-    /// Parses the answer of `CLUSTER NODES`; `None` if it is invalid. `asked` is the address of the
-    /// server that answered: its own line may lack the host.
+    /// Parses `CLUSTER NODES`. The own line of the server at `asked` may lack its host.
     ///
     /// A line: `ID HOST:PORT@BUS[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOT...`
     pub(crate) fn parse(text: &str, asked: &Address, prefer_names: bool) -> Option<Self> {
@@ -71,7 +69,6 @@ impl Topology {
         (!topology.members.is_empty()).then_some(topology)
     }
 
-    /// Returns a hash of the slots' owners that does not depend on the order of the servers.
     pub(crate) fn signature(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (slot, pair) in (1..).zip(self.owners.windows(2)) {
@@ -89,7 +86,6 @@ impl Topology {
         self.members.get(usize::from(self.owners[usize::from(slot)]))
     }
 
-    /// Returns the working primaries with slots, each with its slots.
     pub(crate) fn primaries(&self) -> Vec<(&Member, Vec<u16>)> {
         self.owners_where(Member::is_usable)
     }
@@ -139,7 +135,6 @@ pub(crate) fn slot_of(tag: &str) -> u16 {
     crc % SLOTS as u16
 }
 
-/// For each slot, the smallest number whose hash is the slot.
 static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut tags = vec![u32::MAX; SLOTS];
     let mut missing = SLOTS;

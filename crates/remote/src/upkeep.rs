@@ -1,5 +1,4 @@
-//! Background upkeep: keeps the copies of every page complete and on different primaries, and
-//! renews the lease.
+//! Background upkeep: completes the copies of every page, keeps them apart, renews the lease.
 
 use crate::copies::{Put, full_length_request, is_written, read_request, write_request};
 use crate::placement::{EXTENT_BYTES, GROUPS, PAGES, Placement, group_of};
@@ -16,8 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Time for a failed primary to get a successor, or for an unwritable one to recover. After this
-/// time the copies on the primary get other slots.
+/// Time for a successor or a recovery, before copies on a failed or unwritable primary move.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
 /// Extents completed at a time; reads and writes continue during the completion.
@@ -26,7 +24,6 @@ const COMPLETED_AT_ONCE: usize = 8;
 const CHECKED_PER_SECOND: usize = 512;
 
 pub(crate) struct Upkeep {
-    /// Time since which a copy is misplaced, by group and copy.
     misplaced_since: HashMap<(usize, usize), Instant>,
     /// Version of the last table sent to any server, so that no two tables share a version.
     last_version: u64,
@@ -38,8 +35,7 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Creates the state. A helper that `continues` another one compares all groups, because
-    /// changes while no helper ran are unknown.
+    /// A helper that `continues` another one compares all groups: earlier changes are unknown.
     pub(crate) fn new(continues: bool) -> Self {
         Self {
             misplaced_since: HashMap::new(),
@@ -72,7 +68,6 @@ impl Upkeep {
         }
     }
 
-    /// Assigns other slots to misplaced copies, and copies their extents there.
     async fn replace(&mut self, shared: &Shared) {
         let topology = shared.router.writable_topology();
         let mut placement = shared.placement();
@@ -95,8 +90,7 @@ impl Upkeep {
             for (group, copy, slot) in moves {
                 placement.groups[group].move_copy(copy, slot);
             }
-            // Store the placement before any write to the new slots, so that a restarted helper
-            // finds them.
+            // Store the placement before any write to the new slots: a restarted helper needs it.
             if !shared.put_placement(&placement).await {
                 return;
             }
@@ -120,7 +114,6 @@ impl Upkeep {
         self.remove_obsolete(shared).await;
     }
 
-    /// Removes the obsolete copies of each group, if all servers with such copies accept writes.
     async fn remove_obsolete(&mut self, shared: &Shared) {
         let placement = shared.placement();
         let answer = |group: &usize| {
@@ -146,7 +139,6 @@ impl Upkeep {
         });
     }
 
-    /// Marks groups for comparison if the server of a copy has changed or restarted.
     fn note_changes(&mut self, shared: &Shared) {
         let has_restarted = |primary: &Address| shared.router.node(primary).take_restart();
         let restarted: BTreeSet<Address> =
@@ -166,9 +158,8 @@ impl Upkeep {
         }
     }
 
-    /// Compares copies page by page in three cases, in which all lengths may be right: a slot has a
-    /// new owner, which may have missed writes; a restarted server may have loaded old content; an
-    /// extent is doubtful.
+    /// Compares pages, not only lengths: a new owner may have missed writes, a restarted server may
+    /// have loaded old content, or an extent is doubtful.
     async fn compare(&mut self, shared: &Shared) {
         self.note_changes(shared);
         let groups = std::mem::take(&mut self.to_compare);
@@ -182,8 +173,7 @@ impl Upkeep {
         shared.note_doubtful(incomplete_extents.into_iter());
     }
 
-    /// Checks that all copies exist: of [`CHECKED_PER_SECOND`] extents, or of all extents after a
-    /// problem was found.
+    /// Checks that copies exist: of [`CHECKED_PER_SECOND`] extents, or of all after a problem.
     async fn check(&mut self, shared: &Shared) {
         let extents = shared.stored_extents();
         if extents.is_empty() {
@@ -209,8 +199,7 @@ impl Upkeep {
         }
     }
 
-    /// Completes extents, a few at a time, and renews the lease in between. Returns those that may
-    /// still be incomplete.
+    /// Renews the lease in between. Returns the extents that may still be incomplete.
     async fn complete_all(&mut self, shared: &Shared, extents: Vec<u64>) -> Vec<u64> {
         let mut incomplete_extents = Vec::new();
         for extents in extents.chunks(COMPLETED_AT_ONCE) {
@@ -223,7 +212,6 @@ impl Upkeep {
     }
 }
 
-/// Returns the extents with a copy that is missing or too short on a server that answers.
 async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     let mut requests = Vec::new();
     let mut checked = Vec::new();
@@ -248,8 +236,7 @@ async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     found
 }
 
-/// Writes the newest version of each page to every copy of an extent. Reads former slots, too.
-/// Returns false if the extent may still be incomplete.
+/// Updates every copy, also from former slots. Returns false if one may still be incomplete.
 async fn complete(shared: &Shared, extent: u64) -> bool {
     // Does not wait for an unreachable server, nor for the lock of a writer to an unwritable one:
     // that would delay the whole upkeep, including the move that ends the wait.
@@ -283,7 +270,6 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
     write_all(shared, writes).await && skipped.is_empty()
 }
 
-/// Copies of an extent.
 struct Copies {
     /// By place; `None` if the server did not answer.
     bytes: Vec<Option<Vec<u8>>>,
@@ -317,8 +303,7 @@ impl Copies {
         Copies { bytes, generations, newest }
     }
 
-    /// Returns true if the only copy of a page may be on a server that did not answer. `live` has a
-    /// bit for each written page.
+    /// Returns true if a server that did not answer may have the only copy of a page in `live`.
     fn may_lack(&self, live: u32) -> bool {
         let is_missing =
             |(page, newest): (usize, &(u64, usize))| newest.0 == 0 && live & 1 << page != 0;
@@ -329,13 +314,11 @@ impl Copies {
         self.bytes[copy].as_ref().is_some_and(|bytes| bytes.len() >= EXTENT_BYTES)
     }
 
-    /// Returns true if a copy has its full length and the newest version of each page.
     fn is_newest(&self, copy: usize) -> bool {
         let own = &self.generations[copy];
         self.is_whole(copy) && self.newest.iter().zip(own).all(|((newest, _), own)| own >= newest)
     }
 
-    /// Returns the writes that give a copy its full length and the newest versions.
     fn updates(&self, shared: &Shared, extent: u64, copy: usize, slot: u16) -> Vec<Request> {
         let mut writes = Vec::new();
         if !self.is_whole(copy) {
@@ -353,8 +336,7 @@ impl Copies {
             let bytes = first * SEALED_BYTES..(first + run.len()) * SEALED_BYTES;
             let sealed = self.bytes[from].as_deref().and_then(|copy| copy.get(bytes));
             let Some(sealed) = sealed else { continue };
-            // The request above set the full length. If the server has lost the extent since, the
-            // answer shows another length.
+            // If the server has lost the extent since, the answer shows another length.
             let put = Put { slot, extent, first, exists: true };
             writes.push(write_request(shared, &put, sealed));
         }
@@ -362,7 +344,6 @@ impl Copies {
     }
 }
 
-/// Makes writes, and records their results. Returns true if all succeeded.
 async fn write_all(shared: &Shared, writes: Vec<Request>) -> bool {
     let slots: Vec<u16> = writes.iter().map(|write| write.slot).collect();
     let is_done = |(slot, answer): (u16, crate::router::Answer)| {
@@ -389,7 +370,6 @@ fn bytes_of(answer: crate::router::Answer) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the generation of a page in a copy; 0 if there is no valid page.
 fn generation(shared: &Shared, page: u64, place: u64, copy: Option<&[u8]>) -> u64 {
     let start = place as usize * SEALED_BYTES;
     let range = start..start + SEALED_BYTES;
@@ -408,7 +388,6 @@ impl Shared {
         topology.primaries().iter().map(|(_, slots)| slots[0]).collect()
     }
 
-    /// Stores a value on every primary. Returns the number of primaries that stored it.
     async fn put_everywhere(&self, key: impl Fn(u16) -> String, value: &[u8]) -> usize {
         let request = |slot: u16| {
             let lease_ms = self.url.lease.as_millis() as u64;
@@ -426,8 +405,7 @@ impl Shared {
         put().count()
     }
 
-    /// Stores the table and renews the lease. Returns the number of primaries that stored the
-    /// lease.
+    /// Returns the number of primaries that stored the lease.
     pub(crate) async fn put_lease(&self) -> usize {
         let name = rustix::system::uname();
         let holder = serde_json::json!({
@@ -437,8 +415,7 @@ impl Shared {
         self.put_everywhere(|slot| self.keys.lease(slot), holder.to_string().as_bytes()).await
     }
 
-    /// Stores the table. Returns true if at least as many primaries as a page has copies stored the
-    /// table.
+    /// Returns true if at least as many primaries as copies stored the table.
     pub(crate) async fn put_placement(&self, placement: &Placement) -> bool {
         let mut bytes = placement.to_bytes();
         bytes.extend(self.sealer.sign(&placement.to_bytes()));

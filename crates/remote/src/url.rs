@@ -51,7 +51,6 @@ pub fn has_user_in_options(options: &str) -> bool {
     options.split('&').any(|option| option.contains('@') && !is_file(option))
 }
 
-/// Returns true for TLS, and the rest of the URL.
 fn after_scheme(text: &str) -> Option<(bool, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     let known = SCHEMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(scheme))?;
@@ -73,7 +72,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// Number of copies of each page on the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
     Two,
@@ -96,14 +94,12 @@ impl Copies {
 pub struct TlsFiles {
     /// Certificate authorities to trust instead of the system's.
     pub ca: Option<PathBuf>,
-    /// The client's certificate and key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
 /// A cluster and its settings. Its text form has no password.
 #[derive(Clone, Debug)]
 pub struct Url {
-    /// `None` without TLS.
     pub tls: Option<TlsFiles>,
     pub user: Option<String>,
     pub password: Password,
@@ -115,11 +111,8 @@ pub struct Url {
     pub copies: Copies,
     /// A single server without cluster mode.
     pub single: bool,
-    /// True if a write must reach a replica before it is acknowledged.
     pub wait_for_replica: bool,
-    /// Time after which an operation fails.
     pub deadline: Duration,
-    /// Time from the last renewal of a lease to its expiry.
     pub lease: Duration,
 }
 
@@ -135,8 +128,7 @@ impl fmt::Display for Url {
 }
 
 impl Url {
-    /// Returns the URL for use with a copy on disk: one copy on the cluster, unless it has
-    /// `copies=`.
+    /// Adds `copies=local` for use with a copy on disk, unless the URL has `copies=`.
     #[must_use]
     pub fn with_local_disk(text: &str) -> String {
         let options = text.split_once('?').map_or("", |(_, options)| options);
@@ -313,7 +305,6 @@ fn parse_time(value: &str) -> Option<Duration> {
     number.checked_mul(milliseconds).map(Duration::from_millis)
 }
 
-/// Parses `HOST`, `HOST:PORT`, `[IPV6]:PORT`.
 fn parse_address(text: &str) -> Result<Address, Refusal> {
     let wrong =
         || Refusal::new(format!("{text:?} is not a server: write HOST:PORT or [IPV6]:PORT"));

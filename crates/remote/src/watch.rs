@@ -1,5 +1,4 @@
-//! Messages for a run's user about servers without service, so that a wait for them is not taken
-//! for a hang.
+//! Messages about servers without service, so that a wait for them is not taken for a hang.
 
 use crate::node::MissingService;
 use crate::router::Router;
@@ -8,8 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A problem is reported if its first occurrence is at least this long ago, and its last occurrence
-/// is at most this long ago.
+/// A problem is reported if its first occurrence is at least, and its last at most, this long ago.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// Shortest interval between two reports about one server.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -23,13 +21,11 @@ pub(crate) struct Watch {
 
 struct Noted {
     at: Instant,
-    /// The message for the end of the problem; `None` after it was sent, or if the server was only
-    /// counted.
+    /// Message for the end of the problem; `None` after it was sent, or if it is not needed.
     recovered_message: Option<&'static str>,
 }
 
 impl Watch {
-    /// Checks the servers with slots and returns the messages due.
     pub(crate) fn check(&mut self, router: &Router) -> Vec<String> {
         let topology = router.topology();
         let owners = topology.owners().into_iter().map(|(member, _)| member.address.clone());
@@ -77,7 +73,6 @@ impl Watch {
     }
 }
 
-/// Returns true if the problem has lasted, and occurred recently.
 fn lasts(missing_service: &MissingService, now: Instant) -> bool {
     let (MissingService::Service(streak) | MissingService::Writes(streak)) = missing_service;
     now >= streak.first + REPORT_AFTER && now <= streak.last + REPORT_AFTER

@@ -1,9 +1,8 @@
-//! Words that each have one owner, identified by its tag.
+//! Words that each hold the tag of their owner, or 0 if they are free.
 
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// Words that are 0 or the tag of their owner.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claims(pub(crate) &'static [AtomicU64]);
 
@@ -17,7 +16,6 @@ impl Claims {
         (from..self.len()).chain(0..from).filter(move |at| self.change(*at, 0, tag))
     }
 
-    /// Frees a word. Returns false if `tag` does not own it.
     pub(crate) fn free(&self, tag: u64, at: usize) -> bool {
         self.change(at, tag, 0)
     }
@@ -32,13 +30,11 @@ impl Claims {
         word.load(Acquire) == from && word.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Returns the number of words that `tag` owns; for 0, the number of free words.
     pub(crate) fn count(&self, tag: u64) -> usize {
         self.0.iter().filter(|word| word.load(Relaxed) == tag).count()
     }
 
-    /// Frees the words of owners for which `is_released` returns true. Returns the number of words.
-    /// Processes may reap concurrently. Does not allocate.
+    /// Returns the number of freed words. Does not allocate. Processes may reap concurrently.
     pub(crate) fn reap(&self, mut is_released: impl FnMut(u64) -> bool) -> usize {
         /// Number of cached answers of `is_released`: neighbours often have the same owner.
         const ANSWERS: usize = 16;

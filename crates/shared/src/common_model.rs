@@ -12,7 +12,6 @@ pub(crate) fn process(pid: u32) -> ProcessIdentity {
     ProcessIdentity { pid, start: 5, namespace: 1 }
 }
 
-/// Liveness of processes of which only the one with PID 7 is dead.
 pub(crate) fn seven_is_dead(who: ProcessIdentity) -> Liveness {
     if who.pid == 7 { Liveness::Dead } else { Liveness::Alive }
 }

@@ -1,15 +1,5 @@
 //! Shared memory between the processes of a tree.
 //!
-//! | module         | content                                                            |
-//! |----------------|--------------------------------------------------------------------|
-//! | `segment`      | words with a magic number                                          |
-//! | `membership`   | table entries that processes own, by compare-and-swap; reaping     |
-//! | `claims`       | words that members own, by one compare-and-swap; reaping           |
-//! | [`turns`]      | turns of the processes of a tree that thrashes                     |
-//! | [`ledger`]     | memory budget of the tree                                          |
-//! | [`request_queue`] | requests to `softswap-remote`                                   |
-//! | [`cluster_table`] | owners of the clusters of named areas                           |
-//!
 //! Any process of the tree may write anything to these words, or be killed at any moment. So each
 //! change of an owner is one compare-and-swap, and every value that is read is checked.
 //!

@@ -12,7 +12,6 @@ use std::ops::Range;
 
 /// Number of words of an entry before those of its user.
 pub(crate) const OWNER_WORDS: usize = 2;
-/// State of a free entry.
 pub(crate) const FREE: u8 = 0;
 
 const STATE_BITS: u32 = 3;
@@ -22,7 +21,6 @@ const GENERATION_BITS: u32 = 64 - STATE_BITS - PID_BITS - NAMESPACE_BITS;
 /// Bits of a start time; the generation is above them.
 const START_BITS: u32 = 64 - GENERATION_BITS;
 
-/// Returns the lowest `bits` of a word.
 const fn low(word: u64, bits: u32) -> u64 {
     word & ((1 << bits) - 1)
 }
@@ -58,7 +56,6 @@ impl Owner {
         Owner { state, ..self }
     }
 
-    /// Returns the state of the entry after this owner has left.
     pub(crate) fn freed(self) -> Owner {
         Owner { state: FREE, pid: 0, namespace: 0, ..self }
     }
@@ -67,13 +64,11 @@ impl Owner {
         low(u64::from(self.generation) + 1, GENERATION_BITS) as u32
     }
 
-    /// Returns the second word of an entry.
     fn start_word(self, start: u64) -> u64 {
         u64::from(self.generation) << START_BITS | low(start, START_BITS)
     }
 }
 
-/// A table of entries, each with words of its user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Membership {
     words: &'static [AtomicU64],
@@ -90,8 +85,6 @@ impl Membership {
         Membership { words, entries, entry_words }
     }
 
-    /// Returns word `word` of entry `at`. The first [`OWNER_WORDS`] words identify the owner; the rest
-    /// belong to the module that uses the table.
     pub(crate) fn word(&self, at: usize, word: usize) -> &'static AtomicU64 {
         &self.words[at * self.entry_words + word]
     }
@@ -104,18 +97,15 @@ impl Membership {
         Owner::of(self.word(at, 0).load(Acquire))
     }
 
-    /// Returns the entries that are not free.
     pub(crate) fn owned(&self) -> impl Iterator<Item = (usize, Owner)> {
         self.entries().map(|at| (at, self.owner(at))).filter(|(_, owner)| owner.state != FREE)
     }
 
-    /// Changes an entry's owner or state. Returns false if it is not `from`.
     pub(crate) fn change(&self, at: usize, from: Owner, to: Owner) -> bool {
         self.word(at, 0).compare_exchange(from.word(), to.word(), AcqRel, Relaxed).is_ok()
     }
 
-    /// Takes a free entry of `entries`; `None` if there is none. `clear` initializes the entry,
-    /// before the owner's start time becomes visible.
+    /// `clear` initializes the entry before the owner's start time becomes visible.
     pub(crate) fn join(
         &self,
         mut entries: Range<usize>,

@@ -3,7 +3,6 @@
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Release};
 use softswap_sys::primitive::{AtomicU64, wake_shared};
 
-/// Increments a count, and wakes its waiters.
 pub(crate) fn increment_and_wake(count: &AtomicU64) {
     count.fetch_add(1, AcqRel);
     wake_shared(count);
@@ -27,14 +26,12 @@ impl Segment {
         self.words[0].store(self.magic, Release);
     }
 
-    /// Opens words that another process has initialized. Returns `None` if there are too few, or if
-    /// they have another magic number.
+    /// Returns `None` if there are too few words, or if they have another magic number.
     pub(crate) fn open(words: &'static [AtomicU64], len: usize, magic: u64) -> Option<Segment> {
         let segment = Segment { words: words.get(..len)?, magic };
         segment.is_sound().then_some(segment)
     }
 
-    /// Returns true if the magic number has not been overwritten.
     pub(crate) fn is_sound(&self) -> bool {
         self.words[0].load(Acquire) == self.magic
     }

@@ -63,15 +63,13 @@ pub struct Turn {
 fn longest_ms(others: &[&Claimant]) -> u64 {
     let mut waits: Vec<u64> = others.iter().map(|it| it.waited_ms).collect();
     waits.sort_unstable_by(|one, other| other.cmp(one));
-    // A margin of one step: claimants that have waited for the same number of steps are ordered by
-    // memory.
+    // A margin of one step: claimants that waited for equally many steps are ordered by memory.
     let left_ms = |waited_ms: u64| WAIT_MS.saturating_sub(MIN_MS + waited_ms);
     let each_ms = waits.iter().zip(1..).map(|(waited_ms, place)| left_ms(*waited_ms) / place);
     each_ms.min().unwrap_or(MAX_MS).clamp(MIN_MS, MAX_MS)
 }
 
-/// Returns true if the claimants do not fit into `limit` chunks together, but one of them fits
-/// alone. If none fits alone, each would wait for pages even in its own turn.
+/// If no claimant fits alone, each would wait for pages even in its own turn.
 fn contend(claimants: &[Claimant], limit: usize) -> bool {
     let wants = claimants.iter().fold(0, |sum: usize, it| sum.saturating_add(it.wants));
     claimants.len() > 1 && wants > limit && claimants.iter().any(|it| it.wants <= limit)
@@ -111,8 +109,7 @@ pub fn next(
     Some(Turn { owner: owner.id, until_ms: now_ms + length_ms })
 }
 
-/// Detects that a tree thrashes: its processes wait for pages more than half of their runnable
-/// time.
+/// Detects that processes wait for pages more than half of their runnable time.
 #[derive(Debug, Default)]
 pub struct Thrashing {
     sampled_at_ms: u64,
@@ -120,8 +117,7 @@ pub struct Thrashing {
 }
 
 impl Thrashing {
-    /// Takes a sample: the shares of time in which all processes `waited` and `ran`, in any unit.
-    /// Returns true if the tree thrashes.
+    /// Samples how long processes `waited` and `ran`, in any unit. Returns true if they thrash.
     pub fn sample(&mut self, now_ms: u64, waited: u64, ran: u64) -> bool {
         let passed_ms = now_ms.saturating_sub(self.sampled_at_ms).min(MAX_SAMPLE_MS) as i64;
         self.sampled_at_ms = now_ms;
@@ -199,13 +195,11 @@ mod tests {
         assert_eq!(next(Some(turn), 5_000, LIMIT, true, &four).unwrap().until_ms, 16_000);
     }
 
-    /// A process of the simulation.
     #[derive(Debug, Clone)]
     struct Process {
         wants: usize,
         cost_ms: u64,
         arrives_ms: u64,
-        /// Time that it runs before it exits.
         work_ms: u64,
         /// The process is idle after each multiple of this work time.
         idles_each_ms: u64,
@@ -245,7 +239,6 @@ mod tests {
                 }
                 let Some(Turn { owner: (owner, _), until_ms }) = turn else {
                     prop_assert!(!contend(&claimants, LIMIT));
-                    // No process waits.
                     for entry in here {
                         since[entry] = now_ms;
                         left[entry] = left[entry].saturating_sub(STEP_MS);

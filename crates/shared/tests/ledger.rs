@@ -8,12 +8,10 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Environment variable with the path of the ledger, for children of the test.
 const LEDGER_VARIABLE: &str = "SOFTSWAP_TEST_LEDGER";
 const LIMIT: usize = 100;
 const ROUNDS: usize = 100;
 
-/// Runs a process of the tree: takes, releases and requests chunks until it is killed.
 fn run_member(place: &str) -> ! {
     let file = File::options().read(true).write(true).open(place).unwrap();
     let words = shared::open(file, SHAPE.words()).unwrap();
@@ -51,7 +49,6 @@ fn chunks_of_killed_processes_are_reaped() {
     for life in 0..ROUNDS {
         // Kill processes at arbitrary moments, some before they join.
         std::thread::sleep(Duration::from_micros((life * 7919 % 20_000) as u64));
-        // In some rounds, first wait until two have joined.
         if life % 10 == 9 {
             while ledger.member_count() < 2 {
                 std::thread::yield_now();

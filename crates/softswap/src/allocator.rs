@@ -24,7 +24,6 @@ use softswap_sys::window::READ_WRITE;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// Returns a layout's size in whole pages; an error if its alignment exceeds a page.
 fn pages_for(layout: Layout) -> Result<usize, AllocError> {
     let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE).ok_or(AllocError)?;
     if layout.align() <= PAGE_SIZE { Ok(bytes) } else { Err(AllocError) }
@@ -36,7 +35,6 @@ fn block(start: usize, len: usize) -> Result<NonNull<[u8]>, AllocError> {
 }
 
 impl Pool {
-    /// Resizes a block and keeps its content.
     fn change(
         &self,
         ptr: NonNull<u8>,

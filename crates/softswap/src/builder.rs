@@ -27,7 +27,6 @@ use std::sync::Arc;
 #[must_use]
 pub struct Builder {
     config: Config,
-    /// True if the program has chosen the budget.
     has_memory: bool,
     is_guarded: bool,
 }

@@ -34,7 +34,6 @@ fn lock() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Excludes forks, and the creation and the drop of other pools, until dropped.
 pub(crate) struct ForkLock(Option<MutexGuard<'static, ()>>);
 
 impl ForkLock {
@@ -45,7 +44,6 @@ impl ForkLock {
             if let Some(lock_held) = signals::with_all_blocked(Self::try_new) {
                 return Ok(lock_held);
             }
-            // Wait with signals unblocked.
             drop(lock());
         }
     }
@@ -70,8 +68,7 @@ impl Drop for ForkLock {
     }
 }
 
-/// Registers the fork handlers. Not guarded by a lock or a `Once`, which a child could inherit
-/// locked. So the handlers may be registered twice.
+/// May register twice: a child could inherit a lock or a `Once` in the locked state.
 fn register() -> io::Result<()> {
     if ARE_HANDLERS_REGISTERED.load(Ordering::Acquire) {
         return Ok(());

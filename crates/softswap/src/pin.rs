@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Maximum number of guards: all may pin the same page, which counts its pins in 16 bits.
 const MAX_PINS: usize = 1 << 15;
 
-/// Pinned pages of a range.
 pub(crate) struct Held {
     running: Arc<Running>,
     start: usize,

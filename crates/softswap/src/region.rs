@@ -66,7 +66,6 @@ pub enum Advice {
 pub struct Region {
     bytes: Bytes,
     running: Arc<Running>,
-    /// True if an order was set by advice.
     is_ordered: AtomicBool,
 }
 
@@ -253,14 +252,12 @@ impl Region {
     }
 }
 
-/// Returns the length in whole pages, if a region may have this length.
 fn whole_pages(engine: &Engine, len: usize) -> Option<usize> {
     let rounded = len.checked_next_multiple_of(PAGE_SIZE)?;
     (len > 0 && rounded <= engine.window().1).then_some(rounded)
 }
 
-/// Faults the first pages of a range in, up to half of the budget, because more pages would evict
-/// the first ones.
+/// Faults in at most half of the budget, because more pages would evict the first ones.
 fn fault_in(running: &Running, range: Range<usize>) -> Result<()> {
     let max_bytes = running.with(Engine::half_of_budget_bytes)?;
     for address in range.take(max_bytes).step_by(PAGE_SIZE) {

@@ -25,15 +25,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// State shared by the engine's threads and the fault handler.
 struct Shared {
     engine: Engine,
-    /// Address space that the engine has reserved.
     reservations: Arc<Reservations>,
     keep_running: AtomicBool,
 }
 
-/// Resolver owned by the table of windows.
 struct Handle(Arc<Shared>);
 
 impl Resolver for Handle {
@@ -62,7 +59,6 @@ impl Resolver for Handle {
     }
 }
 
-/// Unpins a range, and returns its pages to the limit of all pins.
 pub(crate) fn release_pins(engine: &Engine, address: usize, len: usize) {
     engine.unpin(address, len);
     engine.release(engine.pages_under(address, len));
@@ -77,8 +73,7 @@ fn report(address: usize, error: &FaultError) {
 /// Longest wait of a call for other calls to release pages, in nanoseconds.
 const MAX_WAIT_NS: u64 = 4_000_000_000;
 
-/// Faults in and pins the start of a buffer, up to the limit of one call and the rest of the limit
-/// of all calls.
+/// Pins the start of a buffer, up to the limits of one call and of all calls.
 fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     engine.stats().add(Counter::GuardedCalls, 1);
     let mut len = len.min(engine.call_limit_bytes());
@@ -108,13 +103,11 @@ fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     }
 }
 
-/// An engine that serves faults until this value is dropped.
 pub(crate) struct Running {
     shared: ManuallyDrop<Arc<Shared>>,
     served: ManuallyDrop<Served>,
     threads: ManuallyDrop<Vec<Thread>>,
     process: u32,
-    /// Number of guards that pin pages.
     pub(crate) pins: AtomicUsize,
 }
 
@@ -174,7 +167,6 @@ fn start(config: &Config) -> Result<Engine> {
     Engine::start(config, areas, stats).map_err(|error| convert_error(error, config.memory_bytes))
 }
 
-/// Returns the addresses that system calls may receive.
 fn guard() -> Result<Range<usize>> {
     guarded_calls::guarded_range().map_err(|error| Error::Unsupported {
         reason: format!(
@@ -186,7 +178,6 @@ fn guard() -> Result<Range<usize>> {
 }
 
 impl Running {
-    /// Starts the engine. With `is_guarded`, system calls may receive its memory.
     pub(crate) fn start(config: &Config, is_guarded: bool) -> Result<Running> {
         // Under `softswap run` another engine may swap this process's own heap.
         let config = &Config { faults: config.faults.settled(), ..config.clone() };
@@ -232,7 +223,6 @@ impl Running {
         started.map(|()| running)
     }
 
-    /// Starts the threads for reclaim and read-ahead, with the program's signals blocked.
     fn start_threads(&mut self) -> Result<()> {
         let work = |index: usize| {
             let shared = Arc::clone(&self.shared);
@@ -254,7 +244,6 @@ impl Running {
         })
     }
 
-    /// Runs `body` with the engine, with signals blocked.
     pub(crate) fn with<R>(&self, body: impl FnOnce(&Engine) -> R) -> Result<R> {
         if !self.is_of_this_process() {
             return Err(Error::OtherProcess);
@@ -263,7 +252,6 @@ impl Running {
         Ok(self.shared.reservations.collect(|| signals::with_all_blocked(body)))
     }
 
-    /// Returns true if this process created the pool, and not its parent.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == raw::current_process()
     }
@@ -275,7 +263,6 @@ impl Drop for Running {
         if !self.is_of_this_process() {
             return;
         }
-        // Exclude forks, as `start` does.
         let _fork_lock = ForkLock::new();
         self.shared.keep_running.store(false, Ordering::Relaxed);
         self.shared.engine.wake_background();
@@ -293,7 +280,6 @@ impl Drop for Running {
     }
 }
 
-/// Drops an engine without users, and releases its memory.
 fn end(shared: Arc<Shared>) {
     if let Ok(Shared { engine, reservations, .. }) = Arc::try_unwrap(shared) {
         signals::with_all_blocked(|| drop(engine));
@@ -301,7 +287,6 @@ fn end(shared: Arc<Shared>) {
     }
 }
 
-/// Releases the reservations of an engine that was dropped, or did not start.
 fn release(reservations: Arc<Reservations>) {
     if let Some(reservations) = Arc::into_inner(reservations) {
         // SAFETY: only the engine, its threads and its fault handler used these reservations. They

@@ -30,7 +30,6 @@ macro_rules! stats {
                 Stats { $($name: $value(counters),)+ }
             }
 
-            /// Returns a JSON object with the names of the fields.
             pub(crate) fn json(&self) -> String {
                 let mut text = String::from("{");
                 $(let _ = write!(text, "{:?}:{},", stringify!($name), self.$name);)+

@@ -1,9 +1,8 @@
 //! Accesses to managed memory that survive a refused fault: the caller gets `None` or false, and
 //! the process continues.
 //!
-//! [`serve`] resolves a window's faults by a function, through the same handler of [`touches`] that
-//! the library uses. That handler passes a fault that it cannot resolve on to this module's
-//! handler.
+//! [`serve`] resolves a window's faults by a function, through the handler of [`touches`]. That
+//! handler passes a fault that it cannot resolve on to this module's handler.
 
 use softswap_engine::api::engine::Engine;
 use softswap_engine::base::access::Access;
@@ -75,8 +74,7 @@ pub fn serve(
     resolve: impl Fn(usize, bool) -> bool + Send + Sync + 'static,
 ) -> io::Result<Served> {
     static INSTALLED: Once = Once::new();
-    // Install `on_refused_fault` before the handler of `touches`, so that the latter passes
-    // unresolved faults on to it.
+    // `touches` passes unresolved faults on to the handler installed before it.
     INSTALLED.call_once(|| {
         for signal in [SIGBUS, SIGSEGV] {
             signals::install(signal, on_refused_fault, !0, 0).expect("the signal can be handled");
@@ -105,8 +103,7 @@ extern "C" fn on_refused_fault(signal: i32, _info: &mut siginfo_t, context: Cont
     }
 }
 
-/// Makes the interrupted access return 0. Returns false if the thread was not in an access of this
-/// module.
+/// Returns false if the thread was not in an access of this module.
 fn refuse_access(context: Context<'_>) -> bool {
     let first = softswap_inline_load as *const () as usize;
     let refused = softswap_inline_refused as *const () as usize;
@@ -130,8 +127,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns the `len` bytes at `start`, or `None` unless all of them are at addresses reserved
-    /// for windows.
+    /// Returns the `len` bytes at `start`; `None` unless all are at addresses reserved for windows.
     ///
     /// Only windows use these addresses, and no Rust reference points into a window. So a write
     /// changes no Rust object, and an access to unmapped memory is refused.
@@ -166,8 +162,6 @@ impl Memory {
         self.len / PAGE_SIZE
     }
 
-    /// Returns the address of `len` bytes at `offset`.
-    ///
     /// # Panics
     /// If they are not in the range.
     fn at(&self, offset: usize, len: usize) -> usize {
@@ -196,8 +190,7 @@ impl Memory {
         unsafe { softswap_inline_store(to, word) == 1 }
     }
 
-    /// Reads `bytes` from `offset`. Returns false if a fault is refused. Then only the bytes before
-    /// that page are read.
+    /// Reads `bytes`. Returns false at a refused fault, with only the bytes before that page read.
     #[must_use]
     pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) -> bool {
         let from = self.at(offset, bytes.len());
@@ -206,8 +199,7 @@ impl Memory {
         unsafe { softswap_inline_copy(bytes.as_mut_ptr() as usize, from, bytes.len()) == 1 }
     }
 
-    /// Writes `bytes` at `offset`. Returns false if a fault is refused. Then only the bytes before
-    /// that page are written.
+    /// Writes `bytes`. Returns false at a refused fault; only bytes before that page are written.
     #[must_use]
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> bool {
         let to = self.at(offset, bytes.len());
@@ -252,7 +244,6 @@ mod tests {
         let touches = Arc::new(Mutex::new(Vec::new()));
         let resolve = {
             let (window, touches) = (window.clone(), touches.clone());
-            // Refuses pages from 16 on.
             move |address: usize, is_write| {
                 let page = (address - window.base()) / PAGE_SIZE;
                 touches.lock().unwrap().push((page, is_write));
@@ -267,7 +258,6 @@ mod tests {
         assert_eq!(memory.read(2 * PAGE_SIZE), Some(7));
         assert_eq!(*touches.lock().unwrap(), [(1, false), (2, true)]);
 
-        // Across a page boundary, and into a refused page.
         let mut bytes = [0; 2 * PAGE_SIZE];
         assert!(memory.read_bytes(3 * PAGE_SIZE + 100, &mut bytes));
         assert!(bytes.iter().all(|byte| *byte == 0x5a));

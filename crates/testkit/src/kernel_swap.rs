@@ -10,8 +10,7 @@ pub const HIGHEST_PRIORITY: u16 = 0x7fff;
 
 const PREFER: libc::c_int = 0x8000;
 
-/// Makes the kernel swap to `path`, which has a swap header. Areas with a higher priority are
-/// filled first. Needs root.
+/// Makes the kernel swap to `path`. Areas with a higher priority are filled first. Needs root.
 pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
     let path = c_path(path)?;
     let flags = PREFER | libc::c_int::from(priority.min(HIGHEST_PRIORITY));

@@ -1,15 +1,5 @@
 //! Test doubles for tests and benchmarks. Of the programs for users, only `softswap-bench` depends
 //! on this crate.
-//!
-//! | file            | content                                                         |
-//! |-----------------|-----------------------------------------------------------------|
-//! | [`sim_device`]  | a device in memory that fails on request                        |
-//! | [`simulator`]   | the policies without a program                                  |
-//! | [`inline`]      | accesses to managed memory that survive a refused fault         |
-//! | [`kernel_swap`] | `swapon` and `swapoff`                                          |
-//! | [`mounts`]      | a mount namespace for a test                                    |
-//! | [`random`]      | pseudo-random numbers                                           |
-//! | [`waiting`]     | waits with a time-out                                           |
 #![cfg(not(feature = "loom"))]
 #![warn(missing_docs)]
 

@@ -9,7 +9,6 @@ use std::io;
 /// processes that it starts later inherit the namespace. Mounts in it appear in no other.
 ///
 /// # Errors
-///
 /// EPERM without CAP_SYS_ADMIN.
 pub fn unshare() -> io::Result<()> {
     thread_local! {

@@ -1,8 +1,6 @@
 //! A device in memory that fails on request.
 //!
-//! A test decides which transfers fail and how, the duration of transfers, when the device is full,
-//! and which bits are flipped. Random faults follow from a seed and the operation's number, so a
-//! run can be repeated.
+//! Random faults follow from a seed and the operation's number, so a run can be repeated.
 //!
 //! The engine's unit tests include this file, because the device must implement the traits of their
 //! own build of the engine.
@@ -37,9 +35,7 @@ pub enum Fault {
 
 #[derive(Debug, Clone, Copy)]
 enum Trigger {
-    /// `times` operations from the one with number `first`.
     Numbered { first: u64, times: u64 },
-    /// One in `one_in` operations, chosen by the seed.
     Random { one_in: u64 },
 }
 
@@ -50,8 +46,7 @@ struct Plan {
     fault: Fault,
 }
 
-/// Numbers of operations and bytes. Failed operations count, and so does each part of a continued
-/// transfer.
+/// Numbers of operations and bytes. Includes failed operations, and each part of a transfer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
@@ -178,13 +173,11 @@ impl Disk {
         z ^ (z >> 31)
     }
 
-    /// Returns how many bytes of a transfer are below the end of the device.
     fn reachable(&self, offset: u64, length: usize) -> usize {
         let left = self.grown_bytes.load(Ordering::Acquire).saturating_sub(offset);
         length.min(left as usize)
     }
 
-    /// Applies a fault to the offset and length of a transfer, or returns its error.
     fn apply_fault(
         &self,
         fault: Option<Fault>,
@@ -247,8 +240,7 @@ impl Disk {
         Ok(length)
     }
 
-    /// Calls `visit(stripe, offset in the stripe, range of the buffer)` for each part of a
-    /// transfer.
+    /// Calls `visit(stripe, offset in the stripe, range of the buffer)` for each part.
     fn each_stripe(
         &self,
         offset: u64,

@@ -7,8 +7,7 @@ pub const HANG_TIMEOUT: Duration = Duration::from_secs(300);
 
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until `attempt` succeeds, and returns its result. `what` is the awaited condition. An
-/// error of `attempt` describes the current state.
+/// Waits until `attempt` succeeds. `what` is the awaited condition; errors describe the state.
 ///
 /// # Panics
 /// After [`HANG_TIMEOUT`].

@@ -62,7 +62,6 @@ unsafe extern "C" fn posix_memalign(at: *mut *mut c_void, alignment: usize, len:
     0
 }
 
-/// Returns the number of allocations of this thread in `run`.
 fn allocations(run: impl FnOnce()) -> u64 {
     let before = CALLS.get();
     run();

@@ -1,5 +1,4 @@
-//! Compares the header with the code: exported names and their types. The code's signatures are
-//! written in C, and a compiler checks that the header agrees.
+//! Compares exported names and types of the header with the code, by a C compiler.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -17,7 +16,6 @@ fn read(file: &str) -> Option<String> {
     text
 }
 
-/// Returns the C name of a Rust type.
 fn in_c(rust: &str) -> String {
     let rust = rust.trim();
     if let Some(pointee) = rust.strip_prefix("*mut ") {
@@ -41,7 +39,6 @@ fn in_c(rust: &str) -> String {
     .into()
 }
 
-/// Returns the names of the code's functions, with their declarations in C.
 fn functions(code: &str) -> Vec<(String, String)> {
     let signatures = code.split("#[unsafe(no_mangle)]").skip(1).map(|after| {
         let signature = after.split(" {\n").next().unwrap();
@@ -59,7 +56,6 @@ fn functions(code: &str) -> Vec<(String, String)> {
     declarations.collect()
 }
 
-/// Returns the fields of a structure of the code, with their types in C.
 fn fields(code: &str, name: &str) -> Vec<(String, String)> {
     let body = code.split(&format!("pub struct {name} {{")).nth(1).unwrap();
     let lines = body.split('}').next().unwrap().lines().map(str::trim);

@@ -7,7 +7,6 @@ fn source() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the path of `libsoftswap_c.a`, which cargo stores next to the tests.
 fn archive() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().join("libsoftswap_c.a")
@@ -24,8 +23,6 @@ fn run_checked(command: &mut Command) -> Output {
     output
 }
 
-/// Links the shared library into a temporary directory, as `make` does; `None` if a tool or an
-/// input is missing.
 fn library(compiler: &str) -> Option<tempfile::TempDir> {
     let link = source().join("link.sh");
     if !is_installed(compiler) || !is_installed("cc") || !archive().exists() || !link.exists() {

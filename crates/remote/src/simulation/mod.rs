@@ -1,5 +1,4 @@
-//! Event simulation of a cluster of many servers with many clients, with the placement that runs
-//! use. It reports lost pages and the latency of reads and writes while servers die.
+//! Event simulation of a cluster, with the placement that runs use: lost pages, and latencies.
 
 mod shards;
 mod model;
@@ -97,14 +96,9 @@ pub struct Found {
     pub writes: Latencies,
     /// Writes that timed out: their pages stayed in memory.
     pub failed_writes: u64,
-    /// Reads for which no server with a copy answered within the deadline.
     pub late_reads: u64,
-    /// Extents of which some page may have had no good copy at some time.
     pub lost_extents: u64,
-    /// Lost or stale copies that were restored.
     pub repaired_copies: u64,
-    /// Longest time that a copy was missing.
     pub longest_repair_s: f64,
-    /// Share of the time that servers were busy.
     pub busy_share: f64,
 }

@@ -50,7 +50,6 @@ impl Chance {
         ((u128::from(self.next()) * u128::from(count)) >> 64) as u64
     }
 
-    /// Returns the time to the next event, with `per_second` events a second on average.
     fn pause_ns(&mut self, per_second: u32) -> u64 {
         let share = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (-(1.0 - share).ln() / f64::from(per_second) * SECOND_NS as f64) as u64
@@ -67,7 +66,6 @@ struct Model<'s> {
     bad: Vec<[bool; 2]>,
     /// Recent writes of each shard: time, extent, copy.
     recent: Vec<VecDeque<(u64, usize, usize)>>,
-    /// For each client: true for each shard that the client knows to be dead.
     is_known_dead: Vec<Vec<bool>>,
     reads_ns: Vec<u64>,
     writes_ns: Vec<u64>,
@@ -181,7 +179,6 @@ impl Model<'_> {
         }
     }
 
-    /// Marks those copies as bad whose last write had not reached the replica.
     fn corrupt_unreplicated(&mut self, now_ns: u64, shard: usize) {
         let lag_ns = u64::from(self.settings.replica_lag_ms) * 1_000_000;
         let since_ns = now_ns.saturating_sub(lag_ns);
@@ -198,7 +195,6 @@ impl Model<'_> {
         self.found.lost_extents += u64::from(is_lost && !was_lost);
     }
 
-    /// Returns the copies on a shard, according to the present placement.
     fn all_of(&self, shard: usize) -> Vec<(usize, usize)> {
         let count = self.shards.len();
         let copies_in = |group: usize| {
@@ -210,7 +206,6 @@ impl Model<'_> {
         (0..self.bad.len()).flat_map(of).collect()
     }
 
-    /// Makes the replica the primary, and schedules the repair of its bad copies.
     fn fail_over(&mut self, now_ns: u64, shard: usize) {
         self.shards[shard].state = State::Serves;
         self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
@@ -221,7 +216,6 @@ impl Model<'_> {
         self.at(back_ns.max(now_ns), Event::Returned { shard });
     }
 
-    /// Moves the groups of a dead shard to other slots, and restores their copies.
     fn reassign_groups(&mut self, now_ns: u64, shard: usize) {
         let moved = self.placement.misplaced(&topology(&self.shards));
         let lost = self.all_of(shard);
@@ -276,7 +270,6 @@ impl Model<'_> {
         );
     }
 
-    /// Reads one copy; if its server does not answer or the copy is bad, reads the other.
     fn start_read(&mut self, now_ns: u64, pending_read: PendingRead) {
         let PendingRead { client, extent, mut tried, since_ns } = pending_read;
         let copies = 0..usize::from(self.settings.copies);
@@ -301,7 +294,6 @@ impl Model<'_> {
         }
     }
 
-    /// Waits for the first server with a good copy to recover, because no copy is available now.
     fn wait_for_any(&mut self, now_ns: u64, PendingRead { extent, since_ns, .. }: PendingRead) {
         let copies = (0..usize::from(self.settings.copies)).filter(|copy| !self.bad[extent][*copy]);
         let back_ns = copies.map(|copy| self.shards[self.place(extent, copy)].back_ns).min();
@@ -311,8 +303,7 @@ impl Model<'_> {
         }
     }
 
-    /// Writes all copies, each when its server is available. Waits for a dead server until the copy
-    /// gets another slot.
+    /// Waits for a dead server until the copy gets another slot.
     fn write(&mut self, now_ns: u64, client: usize) {
         let extent = self.any_extent(client);
         let copies = usize::from(self.settings.copies);

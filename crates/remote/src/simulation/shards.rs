@@ -3,15 +3,13 @@
 use crate::topology::{SLOTS, Topology};
 use crate::url::Address;
 
-/// Time in which a server reads a page.
+/// Time in which a server reads a page, and writes an extent.
 pub(super) const READ_NS: u64 = 8_000;
-/// Time in which a server writes an extent.
 pub(super) const WRITE_NS: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Serves,
-    /// The replica is becoming the primary.
     Promoting,
     /// Primary and replica are dead, and their content is lost.
     Lost,
@@ -23,7 +21,6 @@ pub(super) struct Shard {
     /// Time at which the shard serves again.
     pub(super) back_ns: u64,
     pub(super) has_replica: bool,
-    /// Time until which the shard is busy with earlier requests.
     busy_ns: u64,
     pub(super) worked_ns: u64,
 }
@@ -34,8 +31,6 @@ impl Shard {
         Shard { state, back_ns, has_replica: true, busy_ns: 0, worked_ns: 0 }
     }
 
-    /// Serves a request that arrives at `now_ns`, after the earlier ones. Returns its completion
-    /// time.
     pub(super) fn serve(&mut self, now_ns: u64, takes_ns: u64) -> u64 {
         self.busy_ns = self.busy_ns.max(now_ns) + takes_ns;
         self.worked_ns += takes_ns;

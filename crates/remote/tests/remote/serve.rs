@@ -37,8 +37,7 @@ impl Fixture {
         device
     }
 
-    /// Starts a server. Dropping the result stops the server abruptly, as a kill does, and waits
-    /// until its threads have exited.
+    /// Dropping the result stops the server abruptly, as a kill does.
     fn serve(&self) -> tokio::runtime::Runtime {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let areas = Areas::open(self.queue, self.fd.as_raw_fd()).unwrap();
@@ -184,7 +183,6 @@ fn mirrored_pages_survive_cluster_loss() {
     let mut server: Option<tokio::runtime::Runtime> = None;
     for step in 0..4000_u32 {
         if step % 500 == 0 {
-            // Kills the server, or starts it again.
             server = server.is_none().then(|| fixture.serve());
         }
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,20 +1,15 @@
 //! Owners of the clusters of named areas, which a tree of processes shares.
 //!
-//! `softswap run` claims each named area (a swap file or device) for the tree, and creates this
-//! table in shared memory: a word per cluster, 0 or the mark of its owner. A process takes a
-//! cluster by one compare-and-swap, and frees clusters without used slots. A slot has the same
-//! number for all processes: its position in the area. Seals, keys and generations belong to one
-//! process, so no process accepts a page of another one.
+//! A word per cluster is 0 or the mark of its owner. A process takes a cluster by one
+//! compare-and-swap, and frees clusters without used slots. A slot has the same number for all
+//! processes: its position in the area. Seals, keys and generations belong to one process, so no
+//! process accepts a page of another one, even if a word is overwritten.
 //!
-//! Each process opens the area itself and marks its open file ([`softswap_sys::open_mark`]). A
-//! forked child reads its parent's slots through the inherited open file, and thereby keeps the
-//! parent's mark. It stores its own pages in clusters with the child's own mark. So a mark is
-//! released once no process can read its clusters and no write to them is in flight. A process that
-//! finds no free cluster reaps those of released marks. A process that cannot open the area,
-//! because it has dropped root, uses the inherited open file and its mark.
-//!
-//! If a word is overwritten, a cluster only seems free or taken. A process that then reads a page
-//! of another process detects that by the broken seal.
+//! Each process marks its own open file of the area ([`softswap_sys::open_mark`]). A forked child
+//! reads its parent's slots through the inherited open file, and thereby keeps the parent's mark.
+//! So a mark is released once no process can read its clusters and no write to them is in flight. A
+//! process that finds no free cluster reaps those of released marks. A process that cannot open the
+//! area, because it has dropped root, uses the inherited open file and its mark.
 
 #[cfg(all(test, feature = "loom"))]
 mod model;
@@ -30,8 +25,7 @@ use softswap_sys::primitive::Ordering::Relaxed;
 /// Identifies the layout; changes with it.
 const MAGIC: u64 = u64::from_le_bytes(*b"sswclus2");
 const HEADER_WORDS: usize = 8;
-/// Number of words of an area: device, inode, number of clusters, next mark to try, and a word that
-/// is nonzero once writes have stopped.
+/// Words of an area: device, inode, clusters, next mark to try, nonzero once writes stopped.
 const AREA_WORDS: usize = 5;
 const FIRST_CLUSTER_WORD: usize = HEADER_WORDS + MOST_AREAS * AREA_WORDS;
 
@@ -82,7 +76,6 @@ pub struct SharedArea {
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterTable {
     next_mark: &'static AtomicU64,
-    /// Nonzero once nothing may be written to the area.
     stopped: &'static AtomicU64,
     clusters: Claims,
 }
@@ -140,7 +133,6 @@ impl ClusterTables {
         None
     }
 
-    /// Iterates over the areas, each with its next mark and its stop word.
     fn areas(&self) -> impl Iterator<Item = (SharedArea, &'static AtomicU64, &'static AtomicU64)> {
         let heads = self.segment.words()[HEADER_WORDS..FIRST_CLUSTER_WORD].chunks_exact(AREA_WORDS);
         heads.map(|head| {
@@ -190,8 +182,7 @@ impl ClusterTable {
         (cluster as usize) < self.count() && self.clusters.free(mark, cluster as usize)
     }
 
-    /// Frees the clusters of marks for which `is_released` returns true. Returns the number of
-    /// clusters. Processes may reap concurrently. Does not allocate.
+    /// Frees the clusters of marks that `is_released`; returns their number. Does not allocate.
     pub fn reap(&self, mut is_released: impl FnMut(u64) -> bool) -> usize {
         self.clusters.reap(|mark| mark >= MAX_MARKS || is_released(mark))
     }

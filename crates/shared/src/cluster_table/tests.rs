@@ -26,7 +26,6 @@ fn areas_have_separate_tables() {
         made.table(areas[0]).unwrap().free_count() == 2
             && made.table(areas[2]).unwrap().free_count() == 1
     );
-    // Neither another file nor another size is found.
     assert!(opened.table(area(4, 1)).is_none() && opened.table(area(2, 6)).is_none());
 }
 
@@ -51,7 +50,6 @@ fn marks_are_unique() {
     assert_eq!(table.mark(|mark| Some(!taken.contains(&mark))), Some(40));
     assert_eq!(table.mark(|_| None), None, "the mark cannot be put");
     assert_eq!(table.mark(|_| Some(false)), None, "no mark is free");
-    // Works with any value of the counter.
     table.next_mark.store(u64::MAX, Relaxed);
     let mark = table.mark(|mark| Some(mark > MARK_OF_TREE));
     assert!(mark.is_some_and(|mark| mark < MAX_MARKS), "{mark:?}");

@@ -53,12 +53,10 @@ impl Counts {
     /// Returns the number of faults on evicted pages.
     #[must_use]
     pub fn returns(&self) -> u64 {
-        // Any process of the tree may have written the counters, so the sum may overflow.
         self.faults[1..].iter().fold(0, |sum, faults| sum.saturating_add(*faults))
     }
 
-    /// Returns the difference to `before`. If any count is larger in `before`, `before` is that of
-    /// another program; returns `self` then.
+    /// Returns the difference to `before`; `self` if `before` is larger, so of another program.
     ///
     /// ```
     /// use softswap_shared::ledger::Counts;

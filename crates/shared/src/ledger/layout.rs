@@ -9,7 +9,6 @@ pub(super) const HEADER_WORDS: usize = 16;
 pub(super) const MEMBER_WORDS: usize = 32;
 /// Number of tiers by which faults are counted.
 pub const TIERS: usize = 6;
-/// Words of [`super::Counts`] and [`super::Sizes`].
 pub(super) const COUNTS: usize = TIERS + 3;
 pub(super) const SIZES: usize = 5;
 
@@ -40,20 +39,16 @@ impl Shape {
 /// Words of the header, after the magic number.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Header {
-    /// Maximum number of chunks that all members may hold together.
     Limit = 1,
     ChunkBytes,
     /// Largest limit so far.
     Extent,
-    /// Increases when chunks are released.
     Releases,
-    /// 1 if processes may take turns.
     TakesTurns,
-    /// Owner and bound of the turn, 0 without one.
+    /// Owner and end of the turn; 0 without one.
     Turn,
     /// Time at which the present turns began, in ms.
     TurnsSince,
-    /// Number of turns so far.
     Turns,
     /// Time until which the tree is parked, in ms; 0 if it is not.
     ParkedUntil,
@@ -67,7 +62,6 @@ pub(super) const URGENT: u64 = 1 << 63;
 pub(super) enum Word {
     /// Low half: chunks to keep, plus one; 0 without a request. High half: number of the request.
     Target = OWNER_WORDS as isize,
-    /// Increases with each notification.
     Notifications,
     /// Chunks that another process should request for this member.
     Demand,
@@ -78,9 +72,7 @@ pub(super) enum Word {
     Peak,
     /// First of two words with the member's name.
     Name,
-    /// First word of [`super::Counts`].
     Counts = Word::Name as isize + 2,
-    /// First word of [`super::Sizes`].
     Sizes = Word::Counts as isize + COUNTS as isize,
     /// Chunks that the member's working set needs if it claims a turn; else 0.
     Wants = Word::Sizes as isize + SIZES as isize,
@@ -91,20 +83,17 @@ pub(super) enum Word {
     Progress,
     /// Time since which the member claims a turn without having one, in ms.
     ClaimsSince,
-    /// A [`super::Eviction`].
     Eviction,
-    /// Exclusive end of the words in use.
     End,
 }
 
 const _: () = assert!(Word::End as usize <= MEMBER_WORDS);
 
-/// Returns the word of a chunk held by the member of this generation in this entry.
+/// Returns the word of a chunk that this member holds; never 0.
 pub(super) fn tag_of(entry: usize, generation: u32) -> u64 {
     u64::from(generation) << 32 | (entry as u64 + 1)
 }
 
-/// Returns the entry and the generation of a chunk's holder.
 pub(super) fn holder(tag: u64) -> Option<(usize, u32)> {
     let entry = (tag as u32).checked_sub(1)? as usize;
     Some((entry, (tag >> 32) as u32))

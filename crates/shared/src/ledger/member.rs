@@ -8,7 +8,6 @@ use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::primitive::wait_shared;
 use softswap_sys::process_identity::ProcessIdentity;
 
-/// State of a member's entry.
 const JOINED: u8 = 1;
 
 /// Membership of a process that has joined the ledger, until it releases its entry or is reaped.
@@ -41,8 +40,7 @@ pub struct ReleaseTarget {
     pub keep: usize,
 }
 
-/// Bits of the number of chunks to keep, plus one. The request's number is above them, so that no
-/// two requests are equal.
+/// Bits of [`Word::Target`] below the request's number. The number makes requests differ.
 const KEEP_MASK: u64 = 0xFFFF_FFFF;
 
 impl ReleaseTarget {
@@ -53,8 +51,7 @@ impl ReleaseTarget {
 }
 
 impl Ledger {
-    /// Makes a process a member, or returns its existing membership. Returns `None` if the ledger
-    /// is full.
+    /// Makes a process a member, or returns its membership; `None` if the ledger is full.
     #[must_use]
     pub fn join(&self, me: ProcessIdentity) -> Option<Member> {
         let clear = |entry| {
@@ -114,8 +111,7 @@ impl Member {
         &self.ledger
     }
 
-    /// Returns true if the entry still belongs to this process, and the header has not been
-    /// overwritten.
+    /// Returns true if the entry still belongs to this process, and the header is intact.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.ledger.is_sound() && self.is_owner(self.ledger.members.owner(self.entry))
@@ -131,8 +127,7 @@ impl Member {
         self.ledger.within().count(self.tag())
     }
 
-    /// Returns the number of chunks that this member holds, regardless of the limit, which may
-    /// change at any time.
+    /// Returns the number of chunks that this member holds, regardless of the limit.
     #[must_use]
     pub fn total(&self) -> usize {
         self.ledger.chunks().count(self.tag())
@@ -150,8 +145,7 @@ impl Member {
         self.ledger.within().take(self.tag(), 0).take(count).count()
     }
 
-    /// Releases up to `count` chunks, starting with those beyond the limit, and returns their
-    /// number.
+    /// Releases up to `count` chunks, those beyond the limit first. Returns their number.
     pub fn release(&self, count: usize) -> usize {
         let released = self.ledger.chunks().free_from_end(self.tag()).take(count).count();
         if released > 0 {
@@ -179,21 +173,18 @@ impl Member {
         ReleaseTarget::of(word, self.ledger.shape.chunks)
     }
 
-    /// Ends a request that was met or cannot be met. A later request stays pending, even an equal
-    /// one.
+    /// Ends a request that was met or cannot be met. A later, even equal one stays pending.
     pub fn end_release(&self, target: ReleaseTarget) {
         let word = self.ledger.word(self.entry, Word::Target);
         let _ = word.compare_exchange(target.word, target.word & !KEEP_MASK, AcqRel, Relaxed);
     }
 
-    /// Makes another process request chunks for this one ([`Ledger::serve_demands`]), up to its
-    /// floor.
+    /// Demands chunks, up to the floor: another process requests them ([`Ledger::serve_demands`]).
     pub fn demand(&self, chunks: usize) {
         self.ledger.word(self.entry, Word::Demand).store(chunks as u64, Relaxed);
     }
 
-    /// Demands chunks as [`Member::demand`] does, also beyond this process's floor. For a process
-    /// that cannot release memory itself.
+    /// Demands chunks also beyond the floor, for a process that cannot release memory itself.
     pub fn demand_urgently(&self, chunks: usize) {
         self.demand(chunks | URGENT as usize);
     }
@@ -221,8 +212,7 @@ impl Member {
 }
 
 impl Ledger {
-    /// Requests up to `need` chunks from a member that holds `held`, in addition to earlier
-    /// requests, but none below `floor`. Returns the number of requested chunks.
+    /// Requests up to `need` more chunks of a member, none below `floor`. Returns their number.
     pub(super) fn request(&self, entry: usize, held: usize, floor: usize, need: usize) -> usize {
         let mut count = 0;
         let _ = self.word(entry, Word::Target).fetch_update(AcqRel, Acquire, |word| {
@@ -237,7 +227,6 @@ impl Ledger {
         count
     }
 
-    /// Returns the number of `held` chunks that remain once the request in `word` is met.
     pub(super) fn remaining(&self, word: u64, held: usize) -> usize {
         ReleaseTarget::of(word, self.shape.chunks).map_or(held, |target| target.keep.min(held))
     }
@@ -246,7 +235,6 @@ impl Ledger {
         increment_and_wake(self.word(entry, Word::Notifications));
     }
 
-    /// Releases a member's chunks, then its entry. Returns the number of chunks.
     pub(super) fn vacate(&self, member: &Member) -> usize {
         let released = self.chunks().free_from_end(member.tag()).count();
         // Free the entry last. Its next owner has another generation, so a concurrent call releases

@@ -3,18 +3,11 @@
 //! `softswap run` creates the ledger in shared memory, and each process joins it as a *member*. The
 //! budget is divided into *chunks*; a word per chunk identifies the member that holds it. A process
 //! takes a chunk by one compare-and-swap, so no chunk is held twice, and no sum can be wrong if a
-//! process is killed at any point. Other processes reap the chunks of a dead member.
-//!
-//! A process that finds no free chunk requests a release from the member with the lowest *benefit*
-//! (the time that one more MiB would save) that holds more than its floor.
+//! process is killed at any point.
 //!
 //! The limit can change. Members that hold chunks beyond it move to other chunks or release them.
 //!
-//! If the tree thrashes, members take turns ([`crate::turns`]). Any process advances the turn, by
-//! one compare-and-swap.
-//!
-//! If a member's entry was overwritten ([`Member::is_sound`]), the process continues with a fixed
-//! share.
+//! If its entry was overwritten ([`Member::is_sound`]), a process continues with a fixed share.
 
 mod layout;
 mod member;
@@ -160,12 +153,10 @@ impl Ledger {
         Claims(&self.segment.words()[first..first + extent.min(self.shape.chunks)])
     }
 
-    /// Returns the chunks below the limit.
     fn within(&self) -> Claims {
         Claims(&self.segment.words()[self.shape.first_chunk()..][..self.limit()])
     }
 
-    /// Returns the chunks beyond the limit that a member may still hold.
     fn beyond(&self) -> Claims {
         Claims(self.chunks().0.get(self.limit()..).unwrap_or(&[]))
     }

@@ -74,7 +74,6 @@ fn chunks_taken_while_the_limit_is_lowered_are_excess() {
         let member = ledger.join(process(7)).unwrap();
         let lowering = thread::spawn(move || ledger.set_limit(1));
         let taken = member.take(2);
-        // Regardless of the limit.
         assert_eq!(member.total(), taken);
         lowering.join().unwrap();
         assert_eq!(member.held() + member.excess(), taken);

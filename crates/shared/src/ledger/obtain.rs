@@ -3,13 +3,11 @@
 use super::Member;
 use softswap_sys::raw::now_ns;
 
-/// Time for a member to release chunks before another one is asked, in ns. A process that is
-/// stopped, or that cannot write pages back, never releases any.
+/// Time to release chunks, in ns, before another member is asked: a stopped one never does.
 const RELEASE_TIMEOUT_NS: u64 = 50_000_000;
 
 impl Member {
-    /// Obtains up to `need` chunks: free ones, or those that other members release on request
-    /// within `timeout_ns`. Returns their number.
+    /// Takes up to `need` chunks, free ones or those that other members release on request.
     #[must_use]
     pub fn obtain(&self, need: usize, timeout_ns: u64) -> usize {
         let until_ns = now_ns().saturating_add(timeout_ns);
@@ -35,7 +33,6 @@ impl Member {
         obtained
     }
 
-    /// Waits until chunks are free, and takes up to `need` of them. Returns their number.
     fn await_chunks(&self, need: usize, until_ns: u64) -> usize {
         loop {
             let seen = self.ledger.releases();

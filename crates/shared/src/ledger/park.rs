@@ -8,8 +8,7 @@ use super::{Ledger, Member};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, Release};
 use softswap_sys::primitive::{wait_shared, wake_shared};
 
-/// Time for which a tree is parked at a time, in ms. A later end is implausible: another process
-/// may have overwritten it.
+/// Time for which a tree is parked at a time, in ms. A later end counts as overwritten.
 pub const LEASE_MS: u64 = 10_000;
 
 /// Progress of a member of a parked tree.
@@ -24,8 +23,7 @@ pub enum Eviction {
 }
 
 impl Ledger {
-    /// Parks the tree until `until_ms`, or ends that if it is 0. Notifies all members if this
-    /// begins or ends the parking.
+    /// Parks the tree until `until_ms`, or ends that if it is 0. Notifies all members of a change.
     pub fn park_until(&self, until_ms: u64) {
         let word = self.header(Header::ParkedUntil);
         if word.load(Acquire) == 0 {

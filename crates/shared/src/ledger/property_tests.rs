@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 use std::collections::BTreeMap;
 
-/// Sequential model of a ledger, with the holder of each chunk.
 #[derive(Default)]
 struct Model {
     chunks: Vec<Option<u32>>,
@@ -47,7 +46,6 @@ impl Model {
         self.benefit.remove(&pid);
     }
 
-    /// Returns the chunks that remain once the request is met.
     fn remaining(&self, pid: u32) -> usize {
         self.requested.get(&pid).map_or(self.held(pid), |keep| self.held(pid).min(*keep))
     }

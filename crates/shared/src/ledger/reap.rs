@@ -42,7 +42,6 @@ impl Ledger {
         released + stray
     }
 
-    /// Returns true if the entry has an owner with this generation.
     fn is_member(&self, (entry, generation): (usize, u32)) -> bool {
         entry < self.shape.members && {
             let owner = self.members.owner(entry);

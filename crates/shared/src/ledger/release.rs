@@ -20,8 +20,7 @@ impl Ledger {
         self.members.owned().count()
     }
 
-    /// Returns the number of chunks that a member may keep even with the lowest benefit: half of an
-    /// equal share.
+    /// Returns the chunks that a member may keep with the lowest benefit: half of an equal share.
     #[must_use]
     pub fn floor(&self) -> usize {
         (self.limit() / (2 * self.member_count().max(1))).max(1)
@@ -37,15 +36,13 @@ impl Ledger {
         held.iter().enumerate().map(holding).collect()
     }
 
-    /// Notifies the members that hold chunks beyond the limit. Called regularly, because a member
-    /// may have taken chunks under the previous limit.
+    /// Notifies members with chunks beyond the limit, again if they took them under a former limit.
     pub fn notify_excess(&self) {
         let held = self.held_in(self.beyond());
         (0..held.len()).filter(|entry| held[*entry] > 0).for_each(|entry| self.notify(entry));
     }
 
-    /// Requests chunks for the members that cannot do so themselves ([`Member::demand`]). Returns
-    /// their number.
+    /// Requests chunks for the members that demand them ([`Member::demand`]). Returns their number.
     pub fn serve_demands(&self) -> usize {
         let serve = |(entry, owner)| {
             let word = self.word(entry, Word::Demand);
@@ -79,8 +76,6 @@ impl Holding {
         self.benefit.saturating_mul(CLEARLY) < than.benefit
     }
 
-    /// Returns true if this member has clearly more chunks than `than`, and not clearly more
-    /// benefit.
     fn is_larger(self, than: Holding) -> bool {
         !than.has_clearly_less_benefit(self) && self.left > than.held + than.held / 4 + 1
     }
@@ -90,10 +85,9 @@ impl Member {
     /// Requests up to `need` chunks from another member.
     ///
     /// Asks the member with the lowest benefit, if that is clearly lower than this one's, or if
-    /// this one holds less than its floor. Otherwise asks the member with the most chunks among
-    /// those with about the same benefit, if it has clearly more: for up to half of the difference,
-    /// so that neither of two equal members starves. Never asks a member to go below its floor, nor
-    /// the owner of the turn, nor one that `is_skipped` because it has not met an earlier request.
+    /// this one holds less than its floor. Otherwise asks the largest member of about the same
+    /// benefit, if it holds clearly more, for up to half of the difference: so neither of two equal
+    /// members starves. Skips members at their floor, and the turn's owner.
     #[must_use]
     pub fn request_release(
         &self,

@@ -29,7 +29,6 @@ fn a_member_notices_that_its_entry_was_overwritten() {
     assert!(!other.is_sound() && Ledger::open(ledger.segment.words(), SMALL).is_none());
 }
 
-/// Makes a member request chunks. Returns the entry of the asked member, and the number of chunks.
 fn asked(member: &Member, need: usize) -> Option<(usize, usize)> {
     member.request_release(need, |_| false).map(|request| (request.entry, request.chunks))
 }
@@ -49,9 +48,7 @@ fn a_demand_is_served_up_to_the_floor_and_beyond_it_if_urgent() {
     assert_eq!((ledger.serve_demands(), keep(&parent)), (0, None));
     child.demand_urgently(3);
     assert_eq!((ledger.serve_demands(), keep(&parent)), (3, Some(9)));
-    // The demand has been served already.
     assert_eq!(ledger.serve_demands(), 0);
-    // No request makes a member release chunks below its floor.
     child.demand_urgently(16);
     assert_eq!((ledger.serve_demands(), keep(&parent)), (5, Some(4)));
 }
@@ -63,7 +60,6 @@ fn a_member_below_its_floor_gets_it_from_the_lowest_benefit() {
     assert_eq!((rich.take(6), richer.take(10)), (6, 10));
     rich.publish(5, 0);
     richer.publish(9, 0);
-    // Half of a third of the limit.
     assert_eq!(ledger.floor(), 2);
     assert_eq!(asked(&poor, 8), Some((rich.entry, 2)));
     assert_eq!((keep(&rich), keep(&richer)), (Some(4), None));
@@ -89,7 +85,6 @@ fn two_equal_requests_are_both_met() {
     assert_eq!(ledger.floor(), 2);
     assert_eq!(asked(&one, 2), Some((rich.entry, 2)));
     let first = rich.release_target().unwrap();
-    // The second request adds to the first one.
     assert_eq!(asked(&other, 2), Some((rich.entry, 2)));
     assert_eq!(keep(&rich), Some(LIMIT - 4));
     rich.release(2);
@@ -127,7 +122,6 @@ fn two_equal_members_share_and_stop_asking() {
     one.publish(60, 0);
     other.publish(90, 0);
     assert_eq!((asked(&one, 9), asked(&other, 9)), (None, None));
-    // Now `other` has a clearly higher benefit.
     other.publish(121, 0);
     assert_eq!(asked(&other, 9), Some((one.entry, 4)));
 }

@@ -40,8 +40,7 @@ fn word_of(turn: Option<Turn>) -> u64 {
     })
 }
 
-/// Returns the turn in a word that another process may have overwritten: `None` if it has ended, or
-/// has no plausible end.
+/// Returns `None` if the turn has ended, or if its end is implausible: the word was overwritten.
 fn turn_of(word: u64, now_ms: u64) -> Option<Turn> {
     let left_ms = u64::from((word as u32).wrapping_sub(now_ms as u32));
     let owner = owner_of(word).filter(|_| (1..=MAX_MS).contains(&left_ms))?;
@@ -90,7 +89,6 @@ impl Ledger {
         self.header(Header::Turns).load(Relaxed)
     }
 
-    /// Returns the chunks that a claimant keeps while another claimant has the turn.
     fn turn_floor(&self) -> usize {
         (LEFT_BYTES.div_ceil(self.chunk_bytes().max(1)) as usize).min(self.floor())
     }
@@ -108,8 +106,7 @@ impl Ledger {
         self.word(entry, Word::Wants).load(Relaxed) > 0
     }
 
-    /// Returns the members that claim a turn, and the chunks for all of them. The chunks of a
-    /// `leaving` owner are free for its successor.
+    /// Returns the claimants, and the chunks for all. Chunks of a `leaving` owner are free.
     fn claimants(&self, now_ms: u64, leaving: Option<usize>) -> (Vec<Claimant>, usize) {
         let held = self.held_in(self.within());
         let (mut claimants, mut limit) = (Vec::new(), self.limit());
@@ -152,8 +149,7 @@ impl Ledger {
         })
     }
 
-    /// Ends the turn, begins one, or passes it on, if the rules require it. Returns the present
-    /// turn. Any process may call this at any time.
+    /// Ends, begins or passes on the turn, if required, and returns the present one.
     pub fn advance_turn(&self, now_ms: u64, thrashes: bool) -> Option<Turn> {
         self.advance_without(now_ms, thrashes, None)
     }
@@ -226,8 +222,7 @@ impl Member {
         self.ledger.turn(now_ms).is_some_and(|turn| turn.owner == self.id())
     }
 
-    /// Returns true if the faults of this member must wait: it claims a turn, and another member
-    /// has one.
+    /// Returns true if the faults of this member must wait: it claims a turn that another one has.
     #[must_use]
     pub fn must_wait(&self, now_ms: u64) -> bool {
         self.ledger.claims(self.entry)
@@ -247,8 +242,7 @@ impl Member {
         must_wait
     }
 
-    /// Requests chunks of the other claimants, so that this member, the owner of the turn, may hold
-    /// `wants`. Counts free chunks, and requests that are not met yet.
+    /// Requests chunks of the other claimants, until the owner of the turn may hold `wants`.
     pub fn request_for_turn(&self, wants: usize) {
         let ledger = &self.ledger;
         let (holdings, floor) = (ledger.holdings(), ledger.turn_floor());

@@ -15,8 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// Mark on the open file that all processes of the tree inherit. No area has this mark, because
-/// area numbers start at 1.
+/// Mark on the open file that all processes of the tree inherit. Areas start at 1.
 const TREE_MARK: u64 = 0;
 
 /// Largest number of an area; a word has space for it and [`MAX_AREA_PAGES`].
@@ -129,14 +128,12 @@ impl RequestQueue {
         Claims(&self.segment.words()[HEADER_WORDS..][..self.shape.areas])
     }
 
-    /// Returns the word with the number of pages that an area has claimed, 0 for an unused one.
     fn pages(&self, at: usize) -> &'static AtomicU64 {
         &self.segment.words()[HEADER_WORDS + self.shape.areas + at]
     }
 }
 
-/// Opens the queue behind an inherited descriptor, and keeps the descriptor for programs that this
-/// process starts.
+/// Opens the queue behind an inherited descriptor, and keeps that for child programs.
 ///
 /// # Errors
 /// If there is no queue.
@@ -146,8 +143,7 @@ pub fn open_inherited(fd: i32) -> Result<RequestQueue, NoArea> {
     RequestQueue::open(words, SHAPE).ok_or(NoArea::Unsound)
 }
 
-/// Marks the open file that the whole tree inherits, so that the server detects when the tree has
-/// exited. Called by the creator of the queue. Returns false if another open file holds the mark.
+/// Marks the tree's open file, for [`Areas::has_tree`]. Returns false if another one has the mark.
 ///
 /// # Errors
 /// If the kernel refuses the mark.

@@ -10,8 +10,7 @@ use softswap_sys::primitive::Ordering::{Acquire, Relaxed};
 use softswap_sys::primitive::wait_shared;
 use softswap_sys::process_identity::ProcessIdentity;
 
-/// Divisor: a quarter of the requests is reserved for reads, so that writes that wait for a lost
-/// server do not delay reads from other areas.
+/// Divisor: a quarter of the requests is for reads only, so that stuck writes do not delay them.
 const READS_DIVISOR: usize = 4;
 
 /// Reasons why a request was not executed.
@@ -62,8 +61,7 @@ pub struct PendingRequest {
 }
 
 impl RequestQueue {
-    /// Submits an operation on pages of an area, with their `content` if they are written. Waits
-    /// for a free request.
+    /// Submits an operation on pages, with their `content` for a write. Waits for a free request.
     ///
     /// # Errors
     /// If no request became free within the queue's timeout.
@@ -82,8 +80,7 @@ impl RequestQueue {
         Ok(PendingRequest { ticket, deadline })
     }
 
-    /// Submits an operation as [`RequestQueue::begin`] does, with the given timeout and without
-    /// content. Does not wait for a free request.
+    /// Submits an operation without content. Does not wait for a free request.
     ///
     /// # Errors
     /// If no request is free.
@@ -194,7 +191,6 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Waits for the answer, and withdraws the request if it does not arrive in time.
     pub(super) fn await_answer(
         &self,
         ticket: &Ticket,
@@ -220,7 +216,6 @@ impl RequestQueue {
         }
     }
 
-    /// Withdraws a request. Returns false if its state has changed.
     fn withdraw(&self, ticket: &Ticket, seen: Owner) -> bool {
         if seen.state == State::Submitted as u8 {
             return self.free_from(ticket.at, seen);
@@ -249,7 +244,6 @@ impl RequestQueue {
         String::from_utf8_lossy(&bytes[..len]).chars().map(shown).collect::<String>().into()
     }
 
-    /// Frees an answered request.
     pub(super) fn free(&self, ticket: &Ticket) -> Result<(), Failure> {
         let is_freed = self.free_from(ticket.at, ticket.owner.to(State::Answered as u8));
         is_freed.then_some(()).ok_or(Failure::Unsound)

@@ -8,7 +8,6 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswrequ3");
 pub(super) const HEADER_WORDS: usize = 8;
 /// Number of words of a request before its page numbers.
 const FIELD_WORDS: usize = 8;
-/// Number of words of an answer's text.
 const TEXT_WORDS: usize = 64;
 /// Maximum length of an answer's text in bytes.
 pub const TEXT_BYTES: usize = TEXT_WORDS * 8;
@@ -39,7 +38,7 @@ impl Shape {
         self.first_request() + self.requests * self.request_words()
     }
 
-    /// Returns the index of the first request's first word, at a page boundary as its buffers need.
+    /// At a page boundary, as the buffers need.
     pub(super) const fn first_request(self) -> usize {
         (HEADER_WORDS + 2 * self.areas).next_multiple_of(self.page_words)
     }
@@ -72,15 +71,11 @@ impl Shape {
 /// Words of the header, after the magic number.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Header {
-    /// Increases with each notification of the server.
     Notifications = 1,
     /// Increases when a request becomes free.
     Freed,
-    /// Number of the latest area.
     LastArea,
-    /// Maximum number of pages of all areas together.
     LimitPages,
-    /// Timeout of a request in ns.
     TimeoutNs,
 }
 
@@ -94,21 +89,17 @@ pub(super) enum Word {
     Outcome,
 }
 
-/// State of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Free = FREE as isize,
     /// The client fills the request in.
     Taken,
-    /// The request waits for the server.
     Submitted,
     /// The request waits for the server, and no client waits for the answer.
     Posted,
     InService,
-    /// The answer waits for the client.
     Answered,
-    /// The client has timed out. The server may still write to the request, and frees it
-    /// afterwards.
+    /// The client has timed out. The server frees the request.
     Abandoned,
 }
 
@@ -121,7 +112,6 @@ impl State {
     }
 }
 
-/// Packs a code and a count into a word.
 pub(super) fn pair(code: u8, count: usize) -> u64 {
     (count as u64) << 8 | u64::from(code)
 }

@@ -132,7 +132,6 @@ impl RequestQueue {
         self.requests.word(request, word as usize)
     }
 
-    /// Returns the words with the number and the generation of one of a request's pages.
     fn page(&self, request: usize, at: usize) -> [&'static AtomicU64; 2] {
         let first = self.shape.page_number_at(request, at);
         [0, 1].map(|word| &self.segment.words()[first + word])
@@ -148,7 +147,6 @@ impl RequestQueue {
         &self.segment.words()[self.shape.buffer_at(request, at)..][..self.shape.page_words]
     }
 
-    /// Returns the words of an answer's text.
     fn text(&self, request: usize) -> &'static [AtomicU64] {
         &self.segment.words()[self.shape.text_at(request)..][..TEXT_BYTES / 8]
     }

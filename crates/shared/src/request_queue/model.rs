@@ -1,5 +1,4 @@
-//! Interleavings, by loom, of clients that submit, time out and are killed with servers that answer
-//! and are killed.
+//! Interleavings, by loom, of clients and servers that time out and are killed.
 
 use super::client::Ticket;
 use super::layout::State;
@@ -103,7 +102,6 @@ fn a_request_withdrawn_and_taken_again_is_never_read_as_half_of_each() {
             // The request was either withdrawn or answered.
             assert!(!(is_awaited && is_free));
         }
-        // No request remains abandoned.
         assert_ne!(state(&queue), State::Abandoned);
     });
 }

@@ -59,7 +59,6 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Job {
     at: usize,
-    /// Value of the request's owner word while it is in service.
     owner: Owner,
     /// Operation to execute.
     pub operation: Operation,
@@ -80,8 +79,7 @@ impl Job {
 }
 
 impl RequestQueue {
-    /// Resubmits the requests that the previous server left in service, and frees abandoned ones. A
-    /// server calls this first.
+    /// Resubmits requests left in service, and frees abandoned ones. A server calls this first.
     pub fn begin_service(&self) {
         for (at, owner) in self.requests.owned() {
             let resubmitted = owner.to(State::Submitted as u8);
@@ -94,8 +92,7 @@ impl RequestQueue {
         }
     }
 
-    /// Claims the next submitted request at or after index `from`, wrapping around. Answers an
-    /// invalid one with an error.
+    /// Claims the next submitted request from index `from` on. Answers invalid ones with an error.
     pub fn next_job(&self, from: usize) -> Option<Job> {
         let count = self.shape.requests;
         (0..count).map(|step| (from + step) % count).find_map(|at| self.claim(at))
@@ -133,8 +130,7 @@ impl RequestQueue {
             }
         }
         let area = self.word(at, Word::Area).load(Relaxed);
-        // Change the state after the copy. If the state cannot be changed, the client has withdrawn
-        // the request.
+        // Change the state after the copy. This fails if the client has withdrawn the request.
         let owner = seen.to(in_service as u8);
         if !self.requests.change(at, seen, owner) {
             return None;
@@ -150,8 +146,7 @@ impl RequestQueue {
         Some(job)
     }
 
-    /// Answers a job, with the `content` of pages that were read. Returns false if the client no
-    /// longer waits.
+    /// Answers a job, with the `content` of pages read. Returns false if no client waits for it.
     pub fn complete(&self, job: &Job, outcome: &Outcome, content: &[u8]) -> bool {
         let pages = content.chunks(self.shape.page_words * 8).take(job.pages.len());
         for (index, bytes) in pages.enumerate() {
@@ -180,10 +175,9 @@ impl RequestQueue {
         is_freed
     }
 
-    /// Frees the requests of dead clients, and returns their number. If it is unknown whether a
-    /// client is alive, because it is in another PID namespace, its requests are freed once no
-    /// process uses the area. The server calls this periodically. Requests in service are freed
-    /// when the server answers them.
+    /// Frees the requests of dead clients, and returns their number. A client of unknown liveness,
+    /// in another PID namespace, counts as dead once no process uses the area. Requests in service
+    /// are freed when the server answers them.
     pub fn reap(
         &self,
         liveness: impl Fn(ProcessIdentity) -> Liveness,
@@ -208,8 +202,7 @@ impl RequestQueue {
         stray.filter(|(at, owner)| self.free_from(*at, *owner)).count()
     }
 
-    /// Returns a count that increases with each notification, for
-    /// [`RequestQueue::await_notification`].
+    /// Returns the notification count, for [`RequestQueue::await_notification`].
     #[must_use]
     pub fn notifications(&self) -> u64 {
         self.header(Header::Notifications).load(Acquire)

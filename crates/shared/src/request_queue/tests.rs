@@ -43,7 +43,6 @@ fn read(
     queue.finish(request, into.chunks_mut(PAGE))
 }
 
-/// Serves requests from a map until `is_done` is true.
 fn serve(queue: &RequestQueue, is_done: &AtomicBool) {
     let mut stored = std::collections::HashMap::new();
     while !is_done.load(SeqCst) {

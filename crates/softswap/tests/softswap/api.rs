@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-/// Returns the public items of one file, one per line. Includes derived and implemented traits,
-/// variants and fields of public enums, and the statistics.
+/// Returns the public items of one file, with traits, members of enums, and statistics.
 fn items(text: &str) -> Vec<String> {
     let mut items = Vec::new();
     let mut derived = "";
@@ -39,14 +38,12 @@ fn items(text: &str) -> Vec<String> {
     items
 }
 
-/// Returns true if a line starts a public item, or a trait implementation.
 fn is_public(line: &str) -> bool {
     let implements = line.starts_with("impl") || line.starts_with("unsafe impl");
     line.trim().starts_with("pub ")
         || (implements && line.contains(" for ") && !line.contains("Drop for"))
 }
 
-/// Returns true if a line is a variant or field of an enum, or a statistic.
 fn is_member(line: &str) -> bool {
     let name = line.trim_start();
     let indent = line.len() - name.len();

@@ -143,7 +143,6 @@ fn receive_message(socket: &UnixDatagram, parts: &mut [IoSliceMut<'_>]) -> std::
     sent(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) })
 }
 
-/// Returns an address in an absent page of a region.
 fn out<T>(region: &mut Region, page: usize) -> *mut T {
     // SAFETY: the callers pass pages within the region.
     unsafe { region.as_mut_ptr().add(page * PAGE + 64).cast() }

@@ -18,7 +18,6 @@ fn pool(memory: &str) -> Pool {
     builder(memory).build().unwrap()
 }
 
-/// Returns a page that is poorly compressible, or incompressible.
 fn content(number: usize) -> [u8; PAGE] {
     let mut page = [number as u8; PAGE];
     let step = if number.is_multiple_of(3) { 1 } else { 4 };
@@ -72,9 +71,8 @@ fn advised_order_needs_no_detection() {
             *word = mix64((number << 9 | at) as u64).to_ne_bytes();
         }
     }
-    // Reads sequential runs of `run` pages, each within 100 of every 300 pages from `first` on.
-    // Returns the faults and the pages read ahead. The test does not check how many faults
-    // readahead saves: that depends on the machine's load.
+    // Reads runs of `run` pages at irregular distances. Returns faults and pages read ahead. How
+    // many faults that saves is not checked, because it depends on the machine's load.
     let read = |region: &softswap::Region, first: usize, runs: usize, run: usize| {
         let before = pool.stats();
         for turn in 0..runs {
@@ -246,15 +244,13 @@ fn more_pools_than_large_windows_can_exist() {
     assert!(found, "each region has its own content");
 }
 
-/// Returns the number of threads of pools, which it recognises by their names. A thread remains
-/// visible for a moment after it was joined.
+/// A thread remains visible for a moment after it was joined.
 fn pool_threads() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = threads.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
     names.filter(|name| ["softswap", "softswap-ahead"].contains(&name.trim_end())).count()
 }
 
-/// Returns the bytes of mappings, and the number of descriptors.
 fn process_resources() -> [usize; 2] {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     // The standard library's allocator does not return all of its memory.

@@ -1,5 +1,4 @@
-//! Pools and other features of a process: signal handlers, forked children, threads with small
-//! stacks, asynchronous signals. Each test runs in its own process.
+//! Pools with signal handlers, forked children, small stacks. Each test has its own process.
 #![allow(unsafe_code, reason = "handlers, fork and threads are made by the C library's functions")]
 
 use crate::common::{PAGE, Timer, alone, assert_full, builder, full, in_child};
@@ -38,7 +37,6 @@ fn install(handler: usize, flags: i32) {
     }
 }
 
-/// Maps a page of an empty file.
 fn page_beyond_a_file() -> *mut u8 {
     use std::os::fd::AsRawFd;
     let file = tempfile::tempfile().unwrap();

@@ -1,10 +1,9 @@
-//! Simulates the engine's policies for given touches and compressed sizes, without a program. The
-//! pool stores sizes without content, and the swap area is unlimited. Costs of faults are
-//! parameters and no clock is read, so the same touches give the same results on any machine.
+//! Simulates the engine's policies for given touches and compressed sizes, without a program. Costs
+//! of faults are parameters and no clock is read, so any machine gets the same results.
 //!
-//! Pages are evicted in batches, the oldest pages of the pool are written back in shared slots, and
-//! streams are read ahead. The simulation is simpler than an engine. It has one thread, readahead
-//! completes immediately, and there is no standby list, offset prefetch, staging or fault-around.
+//! The simulation is simpler than an engine. It has one thread and an unlimited swap area,
+//! readahead completes immediately, and there is no standby list, offset prefetch, staging or
+//! fault-around.
 
 mod out;
 
@@ -87,8 +86,7 @@ pub struct Setup {
     pub pool_percent: Option<u8>,
 }
 
-/// Compressed sizes of a page in bytes: 0 for a same-filled page, [`PAGE_SIZE`] for an
-/// incompressible one.
+/// Compressed sizes of a page: 0 if it is same-filled, [`PAGE_SIZE`] if incompressible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Content {
     /// By LZ4.
@@ -124,8 +122,7 @@ pub struct Figures {
     pub pool_bytes: u64,
 }
 
-/// A program's memory under an engine's policies, without contents. Its tables exist until the
-/// process exits, as those of an engine.
+/// A program's memory under an engine's policies. Its tables exist until the process exits.
 ///
 /// ```
 /// use softswap_engine::policy::mechanism::Without;
@@ -252,7 +249,6 @@ impl Simulation {
         self.cpu_ns += cpu_ns;
     }
 
-    /// Adds `cpu_ns` to the processor time of evictions.
     fn reclaim(&mut self, cpu_ns: u64) {
         self.figures.reclaim_ns += cpu_ns;
         self.cpu_ns += cpu_ns;
@@ -315,7 +311,6 @@ impl Simulation {
         }
     }
 
-    /// Counts a fault and adds its cost.
     fn fetch(&mut self, place: Place) -> Tier {
         let costs = self.setup.costs;
         let figures = &mut self.figures;
@@ -342,7 +337,6 @@ impl Simulation {
         tier
     }
 
-    /// Reads a page with another one, if it is in the swap area and not resident.
     fn read_along(&mut self, page: PageNo, is_stream: bool) {
         let place = if page < self.setup.window_pages {
             self.pages.load(page).place()
@@ -365,7 +359,6 @@ impl Simulation {
         self.stall(if is_stream { 0 } else { ns }, ns);
     }
 
-    /// Reads the requested windows of streams, except their markers.
     fn serve(&mut self) {
         while let Some(request) = self.policies.readahead.take() {
             let marker = request.marker();
@@ -422,7 +415,6 @@ impl Simulation {
             && used * 100 <= limit * NEARLY_FULL_PERCENT
     }
 
-    /// Detaches the stored copy of a resident page. Returns the place of the copy.
     fn detach_copy(&mut self, copy: StoredCopy) -> Option<Place> {
         let copies = &mut self.policies.stored_copies;
         match copy {
@@ -470,7 +462,6 @@ impl Simulation {
         (self.resident, self.resident + out + pooled)
     }
 
-    /// Moves the pool's limit to the size with the lowest cost.
     fn balance(&mut self) {
         let partition = &self.policies.partition;
         let cpu_ns = self.cpu_ns;

@@ -21,7 +21,6 @@ enum NotInPool {
 }
 
 impl Simulation {
-    /// Evicts until one more page fits, or a round frees nothing.
     pub(super) fn charge_pages(&mut self) {
         while self.used_bytes() + PAGE_SIZE > self.setup.memory_bytes {
             if !self.round() {
@@ -44,7 +43,6 @@ impl Simulation {
         left + from_pool > 0 || self.write_back() > 0
     }
 
-    /// Evicts a batch of cold pages. Returns their number.
     fn page_out(&mut self) -> usize {
         let mut victims = [const { None }; BATCH_PAGES];
         let pages = self.pages;
@@ -65,7 +63,6 @@ impl Simulation {
         found
     }
 
-    /// Returns the place of an evicted page: that of its copy, or a new one.
     fn evict_page(&mut self, page: PageNo, copy: Option<StoredCopy>, batch: &mut Batch) -> Place {
         if let Some(copy) = copy {
             self.policies.stored_copies.note(
@@ -93,8 +90,7 @@ impl Simulation {
         Place::Slot { slot: self.slot(1), is_incompressible }
     }
 
-    /// Evicts a page to its copy, or instead to the pool, if the copy is in the swap area and the
-    /// pool accepts the page now.
+    /// Prefers the pool to a copy in the swap area, if the pool accepts the page now.
     fn evict_to_copy(&mut self, page: PageNo, place: Place) -> Place {
         let is_on_disk = place.in_slot().is_some();
         let is_offered = is_on_disk
@@ -114,7 +110,6 @@ impl Simulation {
         place
     }
 
-    /// Returns a new slot with `parts` used parts.
     fn slot(&mut self, parts: u32) -> u64 {
         let slot = self.next_slot;
         self.next_slot += 1;
@@ -148,7 +143,6 @@ impl Simulation {
         Ok(Place::Pool { handle: handle.to_bits() })
     }
 
-    /// Compresses a page. Returns the codec and the size, or `None` if it is incompressible.
     fn pack(&mut self, compressor: Compressor, content: Content) -> Option<(Codec, usize)> {
         let costs = self.setup.costs;
         let (bytes, ns) = match compressor {
@@ -167,8 +161,7 @@ impl Simulation {
         bytes.map(|bytes| (compressor.codec(), bytes))
     }
 
-    /// Writes the oldest pages of the pool back, and frees the oldest copies of resident pages.
-    /// Returns the number of pages written.
+    /// Also frees the oldest copies of resident pages. Returns the number of pages written.
     fn write_back(&mut self) -> usize {
         let (mut written_back, mut slots) = (0, 0);
         let (mut slot, mut compressor, mut content) = (0, SlotPacker::FULL, [0; PAGE_SIZE]);

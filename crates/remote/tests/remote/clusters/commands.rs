@@ -15,8 +15,6 @@ fn softswap_remote(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the path of `softswap-remote`, in `SOFTSWAP_BIN_DIR` or next to cargo's directory of
-/// test executables.
 fn program() -> std::path::PathBuf {
     let directory = std::env::var_os("SOFTSWAP_BIN_DIR").map_or_else(
         || std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf(),
@@ -41,7 +39,6 @@ fn refusals(test_cluster: &TestCluster, options: &str) -> String {
     refusals.join("\n")
 }
 
-/// Returns the refusals of `check --json`, except those of slow servers.
 fn refusals_of_command(url: &str) -> Vec<String> {
     let found = json(&["check", url]);
     let refusals = found["result"]["refusals"].as_array().unwrap();
@@ -49,7 +46,6 @@ fn refusals_of_command(url: &str) -> Vec<String> {
     texts.filter(|text| !text.contains(SLOW)).collect()
 }
 
-/// Runs `check`, again as long as it only refuses slow servers.
 fn check(url: &str) -> Output {
     let is_only_slow = |text: &str| {
         let mut refusals = text.lines().filter(|line| line.starts_with("REFUSED: ")).peekable();
@@ -128,7 +124,6 @@ fn stale_runs_are_listed_and_removed() {
         let mut abandoned = Job::new(&url, dead).await.unwrap();
         abandoned.write(0, 100).await.unwrap();
         drop(abandoned);
-        // Delete the lease of the dead run.
         for node in test_cluster.primary_nodes() {
             for key in node.keys(&format!("*:{}:lease", names[1])) {
                 node.send(&["DEL", &key]);

@@ -27,7 +27,6 @@ fn with_written_pages(test: impl AsyncFnOnce(&mut TestCluster, &mut Job)) {
     });
 }
 
-/// Repeats `call` until it succeeds, for at most [`HANG_TIMEOUT`]. Other errors must not occur.
 async fn retry(
     is_expected: impl Fn(&StoreError) -> bool,
     mut call: impl AsyncFnMut() -> Result<(), StoreError>,
@@ -175,7 +174,6 @@ fn other_copies_serve_without_primary_and_replica() {
         test_cluster.nodes[replica].kill();
         test_cluster.nodes[primary].kill();
         job.read_all().await.unwrap();
-        // The lost copies get slots on working servers, so writes continue as well.
         job.work(&mut Random(2), PAGES, 100).await;
     });
 }
@@ -255,7 +253,6 @@ fn obsolete_copies_of_returning_server_are_removed() {
     });
 }
 
-/// Returns true if every extent has two equal copies.
 fn copies_are_equal(test_cluster: &TestCluster) -> bool {
     let mut copies: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     for node in test_cluster.primary_nodes() {
@@ -331,7 +328,6 @@ fn wait_option_requires_replica() {
         other.write(0, 64).await.unwrap();
         let late = waiting.write(0, 64).await.unwrap_err();
         assert!(late.to_string().contains("no replica confirmed the write"), "{late}");
-        // A primary without replicas still serves reads.
         other.read_all().await.unwrap();
         replicas.iter().for_each(|replica| replica.signal(Signal::CONT));
         eventually("the cluster is whole", || test_cluster.is_whole());
@@ -345,7 +341,6 @@ fn slot_migration_never_colocates_copies() {
     with_written_pages(async |test_cluster, job| {
         let primaries = test_cluster.primaries();
         let (from, to) = (&test_cluster.nodes[primaries[0]], &test_cluster.nodes[primaries[1]]);
-        // Migrate half of the slots with pages while the program continues.
         let half: Vec<u16> = from.used_slots().into_iter().step_by(2).collect();
         std::thread::scope(|scope| {
             let moving = scope.spawn(|| test_cluster.migrate(from, to, &half));
@@ -391,7 +386,6 @@ fn changed_password_is_reported_and_reread() {
         let refused = job.write(0, 10).await.unwrap_err();
         let text = refused.to_string();
         assert!(text.contains("password") && !text.contains(PASSWORD), "{text}");
-        // Connections work again as soon as the file has the right password.
         std::fs::write(test_cluster.file("password"), "another\n").unwrap();
         retry(|_| true, async || job.write(0, 10).await).await;
         job.read_all().await.unwrap();

@@ -75,8 +75,7 @@ impl Job {
         let last = self.written.keys().last().copied().unwrap_or(0);
         for first in (0..=last).step_by(64) {
             self.read(first, 64).await?;
-            // A read stops at the first page not written, so the pages after it are read
-            // separately.
+            // A read stops at the first page that was not written.
             for page in first..first + 64 {
                 if !self.written.contains_key(&page) {
                     self.read(page + 1, 1).await?;
@@ -86,7 +85,6 @@ impl Job {
         Ok(())
     }
 
-    /// Reads and writes random windows. No call may fail.
     pub(crate) async fn work(&mut self, random: &mut Random, pages: u64, times: u64) {
         for _ in 0..times {
             let (first, count) = (random.below(pages), random.below(40) + 1);

@@ -1,5 +1,4 @@
-//! Proxies in front of the servers. They forward everything, or add latency, stall, or alter
-//! answers when a test requests it.
+//! Proxies in front of the servers, which add latency, stall, or alter answers on request.
 
 use softswap_testkit::random::{Random, mix64};
 use std::io::{Read, Write};
@@ -9,13 +8,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// Additional latency in each direction.
 const DELAY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     Fair = 0,
-    /// All data is delayed by 20 ms.
     Slow = 1,
     /// Packet loss: data stalls for the time of a retransmission, and connections break.
     Lossy = 2,
@@ -26,7 +23,6 @@ pub(crate) enum Behaviour {
 struct State {
     behaviour: AtomicU8,
     connections: AtomicU64,
-    /// Number of chunks that were delayed or altered.
     altered_chunks: AtomicU64,
 }
 
@@ -42,7 +38,6 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to a local server.
     pub(crate) fn to(server: u16, seed: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("a port").port();
@@ -98,7 +93,6 @@ fn pass_on(from: &TcpStream, to: &TcpStream, state: Arc<State>, mut random: Rand
     });
 }
 
-/// Applies the current behavior to a chunk. Returns false if the connection breaks.
 fn apply_behaviour(
     state: &State,
     random: &mut Random,

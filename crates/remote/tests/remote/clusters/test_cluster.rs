@@ -22,7 +22,6 @@ fn server_program() -> String {
     std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// Returns true, and prints the name, if a required program is not installed.
 fn is_any_missing() -> bool {
     [(server_program(), "--version"), ("openssl".into(), "version")].iter().any(
         |(program, argument)| {
@@ -70,8 +69,7 @@ impl Node {
         });
     }
 
-    /// Kills the server and starts it with the content of its file, from a full synchronization or
-    /// `SAVE`.
+    /// Restarts the server with the content of its file, from a full synchronization or `SAVE`.
     #[allow(dead_code, reason = "other test programs repair the whole cluster")]
     pub(crate) fn restart(&mut self) {
         self.kill();
@@ -116,7 +114,6 @@ impl Node {
         question.query(&mut connection).ok()
     }
 
-    /// Sends a command to the server directly, without TLS.
     pub(crate) fn send(&self, command: &[&str]) -> redis::Value {
         self.try_send(command).unwrap_or_else(|| panic!("{command:?} to port {}", self.port))
     }
@@ -166,9 +163,8 @@ impl Node {
     }
 }
 
-/// Returns the owner of each slot in an answer to `CLUSTER NODES`. A line begins with the server's
-/// ID; its slots follow eight fields, as `first-last` or a single one. Those in brackets are being
-/// moved.
+/// A line of `CLUSTER NODES` begins with the server's ID. Its slots follow eight fields, as
+/// `first-last` or a single one; those in brackets are being moved.
 fn owners_in(nodes: &str) -> Vec<Option<String>> {
     let mut owners = vec![None; SLOTS];
     for line in nodes.lines() {
@@ -191,13 +187,11 @@ fn signal(pid: i32, what: rustix::process::Signal) {
 pub(crate) struct TestCluster {
     pub(crate) nodes: Vec<Node>,
     directory: PathBuf,
-    /// A shell that removes the directory when this program has exited, because statics are not
-    /// dropped.
+    /// Removes the directory when this program has exited, because statics are not dropped.
     _directory_remover: Child,
 }
 
-/// Returns free ports outside the range of outgoing connections. The kernel could assign a port of
-/// that range to any process while the server restarts.
+/// Returns ports outside the range of outgoing connections: a restarted server needs its port.
 fn free_ports(count: usize) -> Vec<u16> {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id() * 20;
@@ -281,7 +275,6 @@ impl TestCluster {
         self.restore();
     }
 
-    /// Restores the initial state: all servers run, are empty, and each primary has its replica.
     fn restore(&mut self) {
         self.run_all();
         self.nodes.iter().for_each(|node| node.announce(None));
@@ -289,8 +282,7 @@ impl TestCluster {
         self.forget();
     }
 
-    /// Empties all servers, and removes their files. A replica writes its file when its replication
-    /// starts; a restart loads that file, however old.
+    /// Empties all servers, and removes their files: a restart would load them, however old.
     pub(crate) fn forget(&self) {
         for node in &self.nodes {
             let _ = std::fs::remove_file(node.directory.join("dump.rdb"));
@@ -307,7 +299,6 @@ impl TestCluster {
         }
     }
 
-    /// Makes all servers run with their content, each primary with its replica.
     pub(crate) fn repair(&mut self) {
         self.run_all();
         eventually("the cluster is whole", || {
@@ -386,7 +377,6 @@ impl TestCluster {
         self.primary_nodes().for_each(|node| node.set("maxmemory", bytes));
     }
 
-    /// Changes the password of all servers, and closes the connections of their clients.
     pub(crate) fn change_password(&self, from: &str, to: &str) {
         for node in &self.nodes {
             node.send_as(from, &["CONFIG", "SET", "masterauth", to]);
@@ -425,7 +415,6 @@ impl TestCluster {
         }
     }
 
-    /// Returns the number of extents with both copies on one primary.
     pub(crate) fn colocated_extents(&self) -> usize {
         let count = |primary: usize| {
             let name = |key: &String| key.split_once('}').unwrap().1.to_string();
@@ -443,7 +432,6 @@ impl TestCluster {
         self.directory.join(name)
     }
 
-    /// Returns a URL with TLS, a client certificate, and the password in a file.
     pub(crate) fn secure_url(&self, options: &str) -> String {
         let [ca, cert, key] =
             ["ca.pem", "node.pem", "node.key"].map(|name| self.file(name).display().to_string());
@@ -455,7 +443,6 @@ impl TestCluster {
         self.url_to(self.nodes.iter().map(|node| node.port), options)
     }
 
-    /// Returns a URL with these ports, and the password in a file.
     pub(crate) fn url_to(&self, ports: impl Iterator<Item = u16>, options: &str) -> String {
         url_to(&self.directory, ports, options)
     }
@@ -505,7 +492,6 @@ impl SingleServer {
     }
 }
 
-/// Starts a single server; `None` if a required program is missing.
 pub(crate) fn single_server() -> Option<SingleServer> {
     if is_any_missing() {
         return None;
@@ -526,7 +512,6 @@ pub(crate) fn single_server() -> Option<SingleServer> {
 static TEST_CLUSTER: LazyLock<Mutex<TestCluster>> =
     LazyLock::new(|| Mutex::new(TestCluster::new()));
 
-/// Returns the cluster, complete and empty, for one test; `None` if a required program is missing.
 pub(crate) fn test_cluster() -> Option<MutexGuard<'static, TestCluster>> {
     if is_any_missing() {
         return None;

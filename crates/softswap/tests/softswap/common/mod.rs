@@ -5,7 +5,6 @@ use std::process::Command;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// Returns the settings of a pool whose swap file is in the directory for temporary files.
 pub(crate) fn builder(memory: &str) -> Builder {
     let directory = std::env::temp_dir();
     Pool::builder().memory(memory).unwrap().swap(directory.to_str().unwrap()).unwrap()
@@ -42,7 +41,6 @@ impl Drop for Timer {
     }
 }
 
-/// Returns a region most of whose pages are absent.
 pub(crate) fn full(pool: &Pool) -> Region {
     let mut region = pool.map(48 << 20).unwrap();
     for (number, page) in region.chunks_mut(PAGE).enumerate() {
@@ -68,7 +66,6 @@ macro_rules! alone {
 }
 pub(crate) use alone;
 
-/// Runs one test in a new process. In that process, returns true.
 pub(crate) fn runs_in_child(test: &str) -> bool {
     if std::env::var_os("SOFTSWAP_ALONE").is_some() {
         return true;
@@ -81,7 +78,6 @@ pub(crate) fn runs_in_child(test: &str) -> bool {
     false
 }
 
-/// Runs `body` in a forked child. Returns the child's wait status.
 pub(crate) fn in_child(body: impl FnOnce()) -> i32 {
     // SAFETY: the child calls `body` and exits.
     match unsafe { libc::fork() } {
