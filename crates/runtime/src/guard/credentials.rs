@@ -2,10 +2,9 @@
 //! filters, and per-thread settings of `prctl`.
 //!
 //! Linux changes only the calling thread, and refuses some of these calls in a multi-threaded
-//! process. So the engine's threads exit before each of these calls and start again after it
-//! ([`engine_threads`]). They then have the caller's rights, and a single-threaded program stays
-//! single-threaded. Calls that the C library makes in all threads (`setuid` and related ones) apply
-//! to the engine's threads, too.
+//! process. So the engine's threads exit before each of them, and start again after it with the
+//! caller's rights ([`engine_threads`]). Calls that the C library makes in all threads (`setuid`
+//! and related ones) apply to the engine's threads, too.
 
 use super::filter_install;
 use super::pinned_call::issue_pinned;
@@ -36,7 +35,6 @@ fn concerns_threads(option: usize) -> bool {
     )
 }
 
-/// Issues a call of the program while no engine thread exists.
 fn without_engine_threads<const NUMBER: i64>(arguments: Arguments) -> isize {
     engine_threads::without(|| issue_pinned(NUMBER, arguments))
 }
@@ -90,35 +88,31 @@ fn answer_of(number: i64) -> Option<Answer> {
     })
 }
 
-/// Returns the handler of a trapped call; `None` for `setgroups`. Of the calls that the C library
-/// makes in all threads, including the engine's, only `setgroups` passes a pointer. Each thread
-/// issues it itself, because no thread can wait there for the engine's threads to exit.
+/// `None` for `setgroups`: the C library makes it in each thread, none of which can wait for the
+/// engine's threads to exit. The other calls that it makes in all threads pass no pointer.
 pub(crate) fn answer_for_trapped(number: i64) -> Option<Answer> {
     if number == libc::SYS_setgroups { None } else { answer_for(number) }
 }
 
-/// `setgroups(2)`. The C library makes the call in each thread from a signal handler. The handler
-/// may interrupt code in which no page can be faulted in, so the C library gets a resident copy of
-/// the list.
+/// The C library makes the call in each thread from a signal handler, which may interrupt code in
+/// which no page can be faulted in. So it gets a resident copy of the list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i32 {
     real!(setgroups: fn(usize, *const libc::gid_t) -> i32);
     /// The kernel rejects longer lists before it reads them.
     const MAX: usize = 65536;
     if !instance::is_managed(list as usize) {
-        // SAFETY: this is the C library's function of this name; the program passes the arguments.
+        // SAFETY: the C library's function of this name; the program passes the arguments.
         return unsafe { setgroups()(count, list) };
     }
     let mut copy = vec![0; count.min(MAX) * size_of::<libc::gid_t>()];
     let can_be_read = uaccess::copy_from_user(list as usize, &mut copy);
     let list = if can_be_read { copy.as_ptr().cast() } else { std::ptr::null() };
-    // SAFETY: the copy has `count` entries, unless the kernel rejects `count`; the kernel rejects a
-    // null pointer.
+    // SAFETY: the copy has `count` entries; the kernel rejects null and a larger `count`.
     unsafe { setgroups()(count, list) }
 }
 
-/// `prctl(2)`. The program passes only the arguments that the option has; reading the registers of
-/// the remaining ones is harmless.
+/// The program passes only the option's arguments; reading the other registers is harmless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
@@ -135,11 +129,10 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     if option == libc::PR_SET_VMA && is_our_own(d) {
         return 0;
     }
-    // The filter does not see the pointer in the structure.
     if structure_of(libc::SYS_prctl, &arguments).is_some() {
         return c_result(issue_pinned(libc::SYS_prctl, arguments)) as i32;
     }
-    // SAFETY: this is the C library's function of this name; the program passes the arguments.
+    // SAFETY: the C library's function of this name; the program passes the arguments.
     unsafe { prctl()(option, a, b, c, d) }
 }
 
@@ -150,8 +143,7 @@ macro_rules! without_engine_threads {
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
             instance::awake();
-            // SAFETY: this is the C library's function of this name; the program passes the
-            // arguments.
+            // SAFETY: the C library's function of this name; the program passes the arguments.
             engine_threads::without(|| unsafe { $name()($($arg),*) })
         }
     )*};
@@ -177,14 +169,12 @@ macro_rules! waking {
             }
             // Waking raises a limit temporarily, so the process must not wake during this call.
             let _inside = sleep_gate::enter();
-            // SAFETY: this is the C library's function of this name; the program passes the
-            // arguments.
+            // SAFETY: the C library's function of this name; the program passes the arguments.
             unsafe { $name()($($arg),*) }
         }
     )*};
 }
 
-/// Returns true if a new limit is lower, the engine needs the resource, and this process may wake.
 fn lowers(resource: u32, limit: Limit) -> bool {
     const NEEDED: [u32; 5] = [
         libc::RLIMIT_AS,

@@ -1,18 +1,15 @@
 //! The program's own seccomp filters.
 //!
-//! A filter is installed with an exemption for the engine's calls in front of it ([`exemption`]).
-//! As without softswap, it judges every call of the program, including those that the guard issues
-//! again. If it traps such a call, the program's SIGSYS handler receives the original call
-//! ([`super::sigsys`]).
+//! A filter gets an exemption for the engine's calls in front of it ([`exemption`]). It judges
+//! every call of the program, also those that the guard issues again ([`super::sigsys`]).
 //!
 //! The engine's threads exit before a filter is installed and do not start again, because the
-//! filter may kill the process for calls that starting or exiting a thread needs. The engine closes
-//! its idle rings, and then reads and writes pages by `pread` and `pwrite`. A program
-//! started under such a filter has neither engine threads nor rings from the start.
+//! filter may kill the process for the calls that this needs. The engine closes its idle rings, and
+//! then uses `pread` and `pwrite`. A program started under such a filter never has threads or
+//! rings.
 //!
-//! Two limits: the filter does not see the allocator's calls about managed memory (`mmap`,
-//! `munmap`, `madvise`, `brk`), because they never reach the kernel. And a filter that the program
-//! installs by its own system-call instruction, from unmanaged memory, gets no exemption.
+//! The filter does not see allocator calls about managed memory, which never reach the kernel. A
+//! filter installed by a system-call instruction in unmanaged memory gets no exemption.
 
 use super::pinned_call::issue_pinned;
 use crate::base::errno::refused;
@@ -47,7 +44,6 @@ pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
     }
 }
 
-/// Installs a filter by the call that the program made. Returns its result.
 fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isize {
     let Some(engine) = instance::engine() else { return issue(number, arguments) };
     let Some(mut header) = uaccess::get_user::<sock_fprog>(arguments[2]) else {
@@ -79,8 +75,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
     })
 }
 
-/// Restricts the engine to system calls that filters allow. Returns true if it was not restricted
-/// before.
+/// Returns true if the engine was not restricted before.
 fn restrict_engine(engine: &Engine) -> bool {
     signals::with_all_blocked(|| {
         if !exemption::is_in_force() {
@@ -92,7 +87,6 @@ fn restrict_engine(engine: &Engine) -> bool {
     })
 }
 
-/// Returns the filter's instructions, if their number is valid and all can be read.
 fn instructions(header: &sock_fprog) -> Option<Vec<Instruction>> {
     let count = usize::from(header.len);
     if count == 0 || count > exemption::MAX_INSTRUCTIONS {

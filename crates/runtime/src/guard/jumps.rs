@@ -20,29 +20,22 @@ const MARK_BITS: u64 = !0 << 32;
 /// Bit of the runtime's word: the saved mask contained other signals than the engine's.
 const HAD_OTHER_SIGNALS: u64 = 1;
 
-/// Content of a C library `sigset_t`: the kernel's word, and the runtime's.
 type Words = [u64; 2];
 
-// `jmp_buf`: eight registers, a flag for the mask, the mask; <setjmp.h> and glibc's
-// <jmpbuf-offsets.h>.
+// Layout of `jmp_buf`: <setjmp.h> and glibc's <jmpbuf-offsets.h>.
 const STACK_POINTER_WORD: usize = 6;
 const MASK_IS_SAVED_AT: usize = 64;
 const MASK_AT: usize = 72;
 
 const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask);
 
-/// Saves the program's emulated mask in a set that the C library is about to write.
-///
 /// # Safety
 /// A `sigset_t` of the C library is at `at`.
 unsafe fn store_mask(at: *mut u8) {
-    // SAFETY: `at` points to a `sigset_t` of the C library. The kernel does not use its second
-    // word.
+    // SAFETY: `at` points to a `sigset_t`, of whose words the kernel does not use the second.
     unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
 }
 
-/// Returns the emulated mask saved in a set, if there is one.
-///
 /// # Safety
 /// See [`store_mask`].
 unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
@@ -117,16 +110,13 @@ unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *cons
     SIGSETJMP.get()
 }
 
-/// Moves the engine's signals from a context's mask to the emulated mask.
-///
 /// # Safety
 /// `context` is valid.
 unsafe fn adopt(context: *mut u8) {
     if !instance::emulates_signals() {
         return;
     }
-    // SAFETY: the mask's first word is in the context. The kernel's contexts have no second word;
-    // other data follows there, which is then only read.
+    // SAFETY: the first word is the mask. In a kernel's context the second is only read.
     unsafe {
         let at = context.add(CONTEXT_MASK_AT);
         let word = at.cast::<u64>();
@@ -138,8 +128,7 @@ unsafe fn adopt(context: *mut u8) {
         };
         if mask & engine_signals() != 0 {
             word.write_unaligned(mask & !engine_signals());
-            // Save the emulated mask for later uses of this context, unless it is a kernel context,
-            // where this word is other data.
+            // Save the emulated mask for later uses, unless this is other data of a kernel context.
             let second = word.add(1).read_unaligned();
             if matches!(second, 0 | u64::MAX) || second & MARK_BITS == MARK {
                 let others = if mask & !engine_signals() == 0 { 0 } else { HAD_OTHER_SIGNALS };
@@ -175,8 +164,7 @@ unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_
     SWAPCONTEXT.get()
 }
 
-/// Defines a function that calls `$before` and then jumps to the C library's function. It adds no
-/// stack frame, because the C library saves the caller's frame.
+/// Calls `$before` and jumps to the C library's function, which saves the caller's frame: add none.
 macro_rules! checked_tail_call {
     ($($name:ident: $before:ident;)*) => {$(
         #[unsafe(naked)]

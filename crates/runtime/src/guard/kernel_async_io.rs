@@ -1,19 +1,14 @@
-//! Calls that let the kernel access memory after they return: io_uring and Linux's asynchronous
-//! I/O.
+//! Calls that let the kernel access memory after they return: io_uring, Linux's asynchronous I/O.
 //!
-//! The guard faults in the arguments of a call and pins them until the call returns. These calls
-//! access memory later. The program writes its address to a ring shared with the kernel, which the
-//! guard does not see. A request for an absent page would fail with EFAULT, and data written to a
-//! page that is then evicted would be lost. So in a managed program these calls fail, as if they
-//! were disabled (kernel.io_uring_disabled) or not built in; programs that use them have a
-//! fallback. The engine's own rings are not affected.
+//! The guard pins memory only until a call returns, and does not see the ring that the program
+//! shares with the kernel. A request for an absent page would fail with EFAULT, and data written to
+//! a page that is then evicted would be lost. So in a managed program these calls fail as if they
+//! were disabled or not built in; programs have a fallback.
 //!
-//! Calls that only *read* memory later (vmsplice, MSG_ZEROCOPY) need no treatment. The kernel keeps
-//! a reference to the page, whose content the program must not change until completion; a
-//! referenced page is not moved.
+//! Calls that only *read* memory later (vmsplice, MSG_ZEROCOPY) need no treatment: a page to which
+//! the kernel keeps a reference is not moved, and the program must not change it until completion.
 //!
-//! Calls are detected if they use the C library's `syscall`, functions of liburing or libaio, or
-//! pointers to managed memory.
+//! Detected are calls by the C library's `syscall`, liburing, libaio, or with managed pointers.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -35,18 +30,16 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     instance::awake().map(|_| answer)
 }
 
-/// Result of liburing's functions: a negative error number.
+/// liburing and libaio return negative error numbers.
 extern "C" fn refused_ring() -> i32 {
     -libc::EPERM
 }
 
-/// Result of libaio's functions: a negative error number.
 extern "C" fn refused_context() -> i32 {
     -libc::ENOSYS
 }
 
-/// Returns the function to jump to: `refused` in a managed program, otherwise the definition in
-/// `real`. A definition that is not in `library` is never refused.
+/// A definition that is not in `library` is never refused.
 fn target(real: &Real, library: &[u8], refused: *const c_void) -> *const c_void {
     const LIBRARIES: [&CStr; 3] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1"];
     let Some(address) = real.find().or_else(|| real.find_in(&LIBRARIES)) else { return refused };
@@ -72,8 +65,6 @@ fn file_of(address: *const c_void) -> Option<&'static [u8]> {
     }
 }
 
-/// Defines the functions of liburing and libaio that create a ring or a context. They pass all
-/// their arguments to the next definition of the name.
 macro_rules! making {
     ($($name:ident($library:literal, $refused:ident);)*) => {$(
         #[unsafe(naked)]

@@ -1,14 +1,12 @@
 //! Pointers within the structures that a call receives. How to add a call: `runtime/guard/mod.rs`.
 //!
-//! The filter sees the outermost pointer only. For a known structure ([`structure_of`]) the memory
-//! behind its pointers is pinned before the call. For an unknown structure the call is issued
-//! first. If it fails with EFAULT, every word of the structure that is an address of managed memory
-//! is treated as a pointer. The memory behind it is pinned and the call is repeated, because a call
-//! that fails with EFAULT usually has no effect. The second walk also follows the words behind
-//! those pointers, and pins an array that may follow the structure of an `ioctl`.
+//! For a known structure ([`structure_of`]) the memory behind its pointers is pinned before the
+//! call. For an unknown one the call is issued first. If it fails with EFAULT, usually without an
+//! effect, every word of the structure that is an address of managed memory is treated as a
+//! pointer, and the call is repeated. The second walk also follows the words behind those pointers,
+//! and pins an array that may follow the structure of an `ioctl`.
 //!
-//! If the structure itself is not managed, the call does not trap. So the C library's functions for
-//! these calls are interposed.
+//! If the structure is not managed, the call does not trap, so the functions are interposed.
 
 use super::transfers::other_process;
 use crate::base::errno::{c_result, refused};
@@ -25,7 +23,7 @@ use softswap_sys::nested_pointer_table::{MAX_BYTES, Structure, Walk, structure_o
 use softswap_sys::raw;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum number of ranges that one call pins for its inner pointers.
+/// Ranges that one call can pin for its inner pointers.
 const MAX_RANGES: usize = 256;
 const EFAULT: isize = refused(libc::EFAULT);
 const WORD: usize = size_of::<usize>();
@@ -34,7 +32,6 @@ const INNER_BYTES: usize = 512;
 
 type Inner<'e> = Pins<'e, MAX_RANGES>;
 
-/// Issues a call after the memory behind the pointers of its structures is faulted in.
 pub(super) fn with_nested(
     engine: &Engine,
     number: i64,
@@ -74,8 +71,7 @@ pub(super) fn with_nested(
     result
 }
 
-/// Pins the memory behind known pointers. Returns false if the table of pins is full, or if other
-/// calls hold too much of the limit.
+/// Returns false if the table of pins is full, or if other calls hold too much of the limit.
 fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
     let mut bytes = [0_u8; MAX_BYTES];
     let bytes = &mut bytes[..structure.bytes];
@@ -117,13 +113,12 @@ const DEEP: Reach = Reach { bytes: 4 << 20, is_deep: true };
 struct Walker<'e> {
     engine: &'e Engine,
     pins: Inner<'e>,
-    /// True if the walk may have pinned too little: memory behind a pointer is longer than the
-    /// reach, or other calls hold too much of the limit.
+    /// True if memory exceeds the reach, or other calls hold too much of the limit.
     is_incomplete: bool,
 }
 
 impl Walker<'_> {
-    /// Pins an array that may follow a managed structure. Returns true if anything was pinned.
+    /// Pins an array that may follow a managed structure.
     fn pin_array(&mut self, walk: &Walk) -> bool {
         // Fewer bytes if other calls hold too much of the limit.
         let mut lens = [DEEP.bytes, DEEP.bytes / 4, DEEP.bytes / 16].into_iter();
@@ -131,7 +126,6 @@ impl Walker<'_> {
             && lens.any(|len| self.pins.add_held(walk.address, len).is_some())
     }
 
-    /// Pins the memory behind each word of the structure. Returns true if anything was pinned.
     fn pin_words(&mut self, walk: &Walk, reach: &Reach) -> bool {
         let before = self.pins.mark();
         self.pin_words_in(walk.address, walk.bytes, reach, reach.is_deep);
@@ -164,8 +158,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Pins up to `most` mapped bytes, fewer if other calls hold too much of the limit. Returns the
-    /// number of pinned bytes.
+    /// Returns the pinned bytes: at most `most`, fewer if other calls hold too much of the limit.
     fn pin_behind(&mut self, address: usize, most: usize) -> usize {
         let page = PAGE_SIZE - address % PAGE_SIZE;
         for len in [most, most / 16, page] {
@@ -179,7 +172,6 @@ impl Walker<'_> {
     }
 }
 
-/// Reports once that a call failed, perhaps because memory behind its pointers is absent.
 fn report(number: i64, arguments: Arguments) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {
@@ -204,9 +196,7 @@ fn message(number: i64, arguments: &Arguments) -> String {
     )
 }
 
-/// Issues a call by the C library's function `original`. `outer` is the pointer that the filter
-/// checks: if it is managed, the call traps and the guard pins the memory. Otherwise this function
-/// pins the memory.
+/// If the pointer that the filter checks, `outer`, is managed, the guard pins the memory.
 fn interposed(
     number: i64,
     arguments: Arguments,
@@ -224,8 +214,7 @@ fn interposed(
 }
 
 /// # Safety
-/// The rules of `ioctl(2)` apply. If the program passes no argument, its register has an arbitrary
-/// value.
+/// The rules of `ioctl(2)` apply. A missing argument is a register with an arbitrary value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);
@@ -267,8 +256,7 @@ pub unsafe extern "C" fn getsockopt(
 }
 
 /// # Safety
-/// The rules of `ptrace(2)` apply. Arguments that a request does not have are registers with
-/// arbitrary values.
+/// The rules of `ptrace(2)` apply. Missing arguments are registers with arbitrary values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ptrace(
     request: u32,

@@ -1,5 +1,4 @@
-//! Calls with structures, arrays and strings behind their pointers. The pointees that
-//! [`pointer_lookup`] lists for a call are pinned while it runs.
+//! Calls with structures, arrays and strings behind their pointers ([`pointer_lookup`]).
 
 use super::pin_nested::with_nested;
 use super::stripped_mask::StrippedMask;
@@ -13,7 +12,6 @@ use crate::process::named_memory;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::pointer_lookup::{self, Pointee};
 
-/// Issues a call after pinning its pointees, if there is an engine.
 pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
     match instance::engine() {
         Some(engine) => pinned_call(engine, number, arguments),
@@ -21,8 +19,7 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
     }
 }
 
-/// Returns the length of the value that `getsockopt` writes, from the length behind its argument
-/// `index`.
+/// Returns the bytes that `getsockopt` writes, from the length behind its argument `index`.
 fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
     const INSTRUCTION_BYTES: usize = 8;
     let size = uaccess::get_user::<u32>(arguments[index])? as usize;
@@ -50,7 +47,6 @@ fn control_device(arguments: Arguments) -> isize {
     issue_pinned(libc::SYS_ioctl, arguments)
 }
 
-/// Returns the handler of raw calls whose structures may have nested pointers.
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
     const SYS_FUTEX_REQUEUE: i64 = 456;
     const SYS_SETXATTRAT: i64 = 463;
@@ -71,9 +67,8 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// Pins all pointees of a call, issues it, and unpins. Fails with ENOMEM if not all can be pinned:
-/// the kernel would report an absent page as a bad pointer. A pointee longer than the limit of all
-/// calls is pinned up to that limit; no call accesses more.
+/// Fails with ENOMEM if not all pointees can be pinned: the kernel would report an absent page as a
+/// bad pointer. A pointee is pinned up to the limit of all calls; no call accesses more.
 pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
     let mut stripped = StrippedMask::new();
     stripped.substitute(number, &mut arguments);
@@ -84,8 +79,7 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
         if *pointee == Pointee::Text {
             pins.add_text(address);
         }
-        // Pointees without a byte count are strings, pinned above, and those of calls that
-        // `transfers`, `spawn` and `mappings` handle.
+        // Other pointees are strings, and those that `transfers`, `spawn` and `mappings` handle.
         let Some(assumed) = pointee.byte_count(&arguments) else { continue };
         let len = match pointee {
             Pointee::SizeBehind(size) => size_behind(&arguments, *size as usize),

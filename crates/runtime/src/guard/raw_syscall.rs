@@ -1,11 +1,8 @@
 //! `syscall(2)`: raw system calls made through the C library.
 //!
-//! Interposed functions do not see the effects of raw calls on signals, descriptors or threads. So
-//! `syscall` checks the number first. A call that the runtime handles is handled under the kernel's
-//! conventions. Every other call jumps to the C library's `syscall` in the caller's own frame, as
-//! without interposition (a child of a raw `clone` also returns from it).
-//!
-//! Calls by the program's own instructions reach the engine only through the filter.
+//! Interposed functions do not see the effects of raw calls, so `syscall` handles the numbers that
+//! the runtime knows. Every other call jumps to the C library's `syscall` in the caller's own
+//! frame, because a child of a raw `clone` also returns from it.
 
 use super::transfers::interposed;
 use super::{advertised_memory, credentials, kernel_async_io, pinned_call, signal_calls};
@@ -16,8 +13,7 @@ use crate::process::spawn::exec_call;
 use crate::process::{clone, descriptors, thread_exit};
 use std::ffi::c_void;
 
-/// Returns the runtime's handler for a call, if any; for some calls it depends on the first two
-/// arguments.
+/// For some calls the handler depends on the first two arguments.
 fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     credentials::answer_for(number)
         .or_else(|| mappings::memory_calls::answer_for(number))

@@ -1,5 +1,4 @@
-//! Signal calls issued by number: through `syscall`, or trapped by the filter because they have
-//! pointers to managed memory.
+//! Signal calls issued by number: through `syscall`, or trapped for pointers to managed memory.
 
 use super::stripped_mask::StrippedMask;
 use crate::base::errno::{c_result, refused};
@@ -41,7 +40,6 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
     })
 }
 
-/// Changes the mask in force, or the mask that a handler's return restores.
 fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<Context<'_>>) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
@@ -79,7 +77,6 @@ fn sigaltstack_at(arguments: Arguments, pointer: usize) -> isize {
     })
 }
 
-/// Returns the handler of `sigaltstack` if this thread has a signal stack of the engine.
 fn answer_for_stack() -> Option<Answer> {
     signal_stack::exists().then_some(sigaltstack_by_number)
 }
@@ -136,8 +133,7 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// Handles a trapped signal call; `None` for other calls. A new mask is stored in `context`, from
-/// which the return of the SIGSYS handler restores it.
+/// A new mask is stored in `context`, from which the return of the SIGSYS handler restores it.
 pub(crate) fn answer_trapped(
     number: i64,
     arguments: Arguments,

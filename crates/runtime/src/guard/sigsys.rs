@@ -1,14 +1,12 @@
 //! SIGSYS: a system call received a pointer to managed memory, or an object has made a call by its
 //! own system-call instruction ([`crate::memory::inline_calls`]).
 //!
-//! The kernel cannot fault in managed memory during a call. So the guard faults the pages in, pins
-//! them, issues the call again from an instruction that the filter allows, and unpins them.
-//! [`crate::guard::transfers`] handles calls that move data. A signal of the program that arrives
-//! during the call interrupts it; its handler starts after the guard returns, from the trapped
-//! call's context.
+//! The guard pins the memory and issues the call again from an instruction that the filter allows.
+//! A signal of the program interrupts the call; its handler starts after the guard returns, from
+//! the trapped call's context.
 //!
-//! The program's own filter judges the call that the guard issues again. If that filter traps it,
-//! the program's handler receives the original call after the guard returns.
+//! The program's own filter judges the call that the guard issues again. If it traps that call, the
+//! program's handler receives the original call after the guard returns.
 
 use super::pinned_call::pinned_call;
 use super::transfers::{dispatch, interposed};
@@ -32,18 +30,15 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) fn install() -> io::Result<Action> {
-    // All signals are blocked except those that the engine needs. Calls that may wait unblock the
-    // program's signals themselves (`guarded_call::issue_waiting`).
+    // `guarded_call::issue_waiting` unblocks the program's signals in calls that wait.
     signals::install(SIGSYS, on_sigsys, closed(), libc::SA_NODEFER)
 }
 
-/// Returns true if a filter inherited through exec already covers the window. Then no second filter
-/// is installed, because it would only slow down every call. Fails if the inherited filter also
-/// traps calls from the gate.
+/// Returns true if a filter inherited through exec covers the window: a second one would only slow
+/// down calls. Fails if the inherited filter also traps calls from the gate.
 pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     PROBED.store(false, Ordering::Relaxed);
-    // This call does not use the gate, so a filter traps it. Without a filter it fails: the kernel
-    // finds unreadable memory there, or an empty path.
+    // This call does not use the gate, so a filter traps it. Otherwise it fails: no path is there.
     // SAFETY: access(2) only reads the string, if it is readable.
     unsafe { raw::syscall_through_guard(libc::SYS_access, [engine.window().0, 0, 0, 0]) };
     if !PROBED.swap(false, Ordering::Relaxed) {
@@ -108,8 +103,7 @@ extern "C" fn on_sigsys(_signal: i32, info: &mut siginfo_t, context: Context<'_>
             return;
         }
         if is_from_gate && guarded_call::is_answering(number) {
-            // The program's filter has trapped the guard's own call. Note it for the enclosing
-            // handler, which has the original call's context.
+            // The program's filter has trapped the guard's own call: note it for the outer handler.
             guarded_call::note_trapped(info.si_errno);
             // SAFETY: a filter has trapped the call.
             unsafe { TrappedCall::set_result(context, refused(libc::ENOSYS)) };

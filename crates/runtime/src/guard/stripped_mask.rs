@@ -1,5 +1,4 @@
-//! Signal masks of waiting calls that are issued by number. The kernel receives the mask without
-//! the engine's signals.
+//! Masks of waiting calls issued by number. The kernel gets them without the engine's signals.
 
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
@@ -7,8 +6,7 @@ use crate::signals::sets::engine_signals;
 use crate::signals::temporary_mask;
 use softswap_sys::signals::Mask;
 
-/// Returns the index of the argument that points to the mask, and true if the argument instead
-/// points to a pair of the mask's address and size.
+/// Returns the mask's argument, and true if it points to a pair of the mask's address and size.
 fn position_of_mask(number: i64) -> Option<(usize, bool)> {
     const SYS_IO_PGETEVENTS: i64 = 333;
     match number {
@@ -20,7 +18,6 @@ fn position_of_mask(number: i64) -> Option<(usize, bool)> {
     }
 }
 
-/// Copy of a call's mask, without the engine's signals.
 pub(crate) struct StrippedMask {
     mask: Mask,
     /// Address of the mask, and its size in bytes.
@@ -32,8 +29,7 @@ impl StrippedMask {
         StrippedMask { mask: 0, pair: [0; 2] }
     }
 
-    /// Makes a call use a copy of its mask without the engine's signals. If the program's pointers
-    /// cannot be read, the call is unchanged and the kernel reports the error.
+    /// If a pointer cannot be read, the call is unchanged and the kernel reports the error.
     pub(crate) fn substitute(&mut self, number: i64, arguments: &mut Arguments) {
         let Some((at, is_pair)) = position_of_mask(number) else { return };
         let mut from = arguments[at];

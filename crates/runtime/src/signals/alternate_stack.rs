@@ -56,9 +56,8 @@ pub(super) struct FrameSpace {
     pub(super) within: Option<Range<usize>>,
 }
 
-/// Returns the stack space for the frame of a handler: below the interrupted thread's stack pointer
-/// `pointer`, or at the top of the alternate stack if `wants_alternate` is true, a stack is set,
-/// and the thread is not on it. If none is set, [`signal_stack::program_half`] counts as set.
+/// The frame is at the top of the alternate stack if `wants_alternate`, one is set, and the thread
+/// is not on it; otherwise below `pointer`. If none is set, [`signal_stack::program_half`] is used.
 pub(super) fn frame_space(pointer: usize, wants_alternate: bool) -> FrameSpace {
     let own = PROGRAM_STACK.get();
     let stack = signal_stack::program_half().filter(|_| own.ss_size == 0).unwrap_or(own);
@@ -69,8 +68,7 @@ pub(super) fn frame_space(pointer: usize, wants_alternate: bool) -> FrameSpace {
     FrameSpace { top, within: (is_nested || is_entered).then_some(addresses) }
 }
 
-/// Returns the stack that a handler's context must contain, and disables it if the program has set
-/// SS_AUTODISARM.
+/// Returns the stack for a handler's context, and applies SS_AUTODISARM.
 pub(super) fn save() -> stack_t {
     let stack = PROGRAM_STACK.get();
     if stack.ss_flags & AUTODISARM != 0 {
@@ -85,8 +83,7 @@ pub(super) fn restore(stack: stack_t, pointer: usize) {
     let _ = exchange(Some(stack), pointer);
 }
 
-/// Emulates `sigaltstack(2)` for a thread whose stack pointer is `pointer`: sets the stack if `new`
-/// is given. Returns the previous stack, or the kernel's error.
+/// Emulates `sigaltstack(2)` for a thread whose stack pointer is `pointer`.
 pub(crate) fn exchange(new: Option<stack_t>, pointer: usize) -> Result<stack_t, isize> {
     let mut before = PROGRAM_STACK.get();
     let is_on = is_on(&before, pointer);

@@ -13,7 +13,6 @@ use softswap_sys::signal_frame::resume;
 use softswap_sys::signals::{self, Action, Context, TrappedCall, siginfo_t};
 use softswap_sys::waiting_call;
 
-/// Delivers one of the engine's signals to the program, as the kernel would without the engine.
 pub(crate) fn deliver(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     if let Some(engine) = instance::engine() {
         engine.stats().add(Counter::SignalsPassedOn, 1);
@@ -43,10 +42,8 @@ pub(crate) fn deliver(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
         return;
     }
     if let Some(call) = guarded_call::context_above(context.stack()) {
-        // The guard has failed to access the program's memory, before it issued the call. The
-        // thread makes the call again after the program's handler.
-        // SAFETY: `call` is the context of the call that this thread handles. The next pin releases
-        // the pins of the guard, whose frames no longer exist.
+        // The guard failed to access memory before its call, which is repeated after the handler.
+        // SAFETY: `call` is this thread's call. The next pin releases the pins of lost frames.
         unsafe {
             TrappedCall::restart_syscall(call, guarded_call::number());
             guarded_call::drop_all();
@@ -57,8 +54,7 @@ pub(crate) fn deliver(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     act_on_signal(signal, info, context);
 }
 
-/// Interrupts the call in which the guard of this thread waits, because a signal is held for the
-/// thread. The guard then delivers the signal. `context` is that of code of the engine.
+/// Interrupts the call in which this thread's guard waits; the guard then delivers the held signal.
 fn end_call(context: Context<'_>) {
     if guarded_call::context_above(context.stack()).is_some() {
         // SAFETY: the guard unblocks signals only while such a call waits.
@@ -66,23 +62,20 @@ fn end_call(context: Context<'_>) {
     }
 }
 
-/// Acts on a signal for the thread with `context`: starts the program's handler, ignores the
-/// signal, or kills the process.
+/// Starts the program's handler, ignores the signal, or kills the process.
 fn act_on_signal(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     let was_sent = info.si_code <= 0;
     let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
     let action = of_engines(signal).take_action();
     match action.handler {
-        // As in the kernel, a sent signal that is ignored is dropped. A synchronous one that is
-        // ignored or blocked kills the process.
+        // As in the kernel, only a sent signal is dropped if ignored; others kill the process.
         libc::SIG_IGN if was_sent => return,
         libc::SIG_IGN | libc::SIG_DFL => {}
         _ if is_blocked => {}
         _ if signal_stack::contains(context.as_ptr() as usize) => {
             // Unblock the engine's signals: the handler's stack may be swapped out.
             signals::set_mask(closed());
-            // SAFETY: the context is on the engine's stack. The callers pass that of code of the
-            // program: signals that interrupt the engine are held or deferred.
+            // SAFETY: the context is on the engine's stack, and is one of the program's code.
             return unsafe { handler_frame::push(signal, &action, info, context, None) };
         }
         _ => return call_handler(signal, &action, info, context),
@@ -91,9 +84,8 @@ fn act_on_signal(signal: i32, info: &mut siginfo_t, context: Context<'_>) {
     force_signal(signal, info, context);
 }
 
-/// Makes the return of the running handler start the program's handlers of held signals that this
-/// thread does not block. `context` is the one that the kernel restores next; it is on the engine's
-/// stack.
+/// Makes the return of the running handler start the program's handlers of held, unblocked signals.
+/// `context` is the one that the kernel restores next; it is on the engine's stack.
 pub(crate) fn deliver_held(context: Context<'_>) {
     for signal in kinds(engine_signals()) {
         while virtual_mask::get() & signals::bit(signal) == 0
@@ -105,8 +97,7 @@ pub(crate) fn deliver_held(context: Context<'_>) {
     }
 }
 
-/// Delivers the signals that arrived while the guard handled the call of `context`, which is on the
-/// engine's stack.
+/// Delivers signals that arrived during the guarded call of `context`.
 pub(crate) fn deliver_deferred(context: Context<'_>) {
     if signal_stack::contains(context.stack()) {
         return;

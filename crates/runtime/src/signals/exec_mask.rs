@@ -1,5 +1,4 @@
-//! Signal mask and actions that a started program inherits: those that this program has set, not
-//! the engine's.
+//! The program's signal mask and actions, which a started program inherits.
 
 use super::program_actions::of_engines;
 use super::sets::{engine_signals, kinds, set_of};
@@ -8,12 +7,11 @@ use crate::base::{guarded_call, instance};
 use libc::sigset_t;
 use softswap_sys::signals::{self, Action, Mask};
 
-/// Makes the kernel block and ignore the signals that the program has blocked and ignored, so that
-/// the new program inherits them, and calls `exec`. Returns only if exec fails.
+/// Calls `exec` with the program's blocked and ignored signals. Returns only if exec fails.
 ///
-/// Meanwhile no page can be faulted in; `exec` touches none, and the stack is resident. All threads
-/// share the ignored signals, so they are only changed in a forked process, which usually has one
-/// thread. In the guard, `exec` receives the mask to install for the call.
+/// Meanwhile no page can be faulted in; `exec` touches none, and the stack is resident. Only a
+/// forked process, which usually has one thread, changes the shared ignored signals. In the guard,
+/// `exec` receives the mask to install for the call.
 pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     let local = 0_u8;
     let open = guarded_call::open_mask();
@@ -29,8 +27,7 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     }
     let mask = signals::current_mask();
     signals::set_mask(mask | blocked);
-    // Return the held signals to the kernel, which passes them on to the new program. The child of
-    // a `vfork` does not inherit its parent's pending signals.
+    // The new program inherits held signals from the kernel; a `vfork` child has none.
     if !virtual_mask::is_borrowing() {
         virtual_mask::resend_held(blocked);
     }
@@ -50,7 +47,6 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     result
 }
 
-/// Returns the mask for a started program.
 pub(crate) fn mask_to_inherit() -> sigset_t {
     set_of(signals::current_mask() | virtual_mask::get())
 }

@@ -6,8 +6,7 @@ fn is_ignored(signal: i32) -> bool {
     signals::action_of(signal).is_ok_and(|action| action.handler == libc::SIG_IGN)
 }
 
-/// Makes a signal arrive when the handler returns, as if the kernel had raised it for the
-/// interrupted instruction. If the signal is blocked or ignored, it kills the process.
+/// The signal arrives when the handler returns. If it is blocked or ignored, it kills the process.
 pub(crate) fn force_signal(signal: i32, info: &siginfo_t, context: Context<'_>) {
     let mut mask = context.mask();
     if mask & signals::bit(signal) != 0 || is_ignored(signal) {

@@ -1,8 +1,7 @@
 //! The kernel-level handler for every signal that the program handles.
 //!
 //! It runs on the engine's stack with all signals blocked. Its return starts the program's handler
-//! ([`handler_frame`]). So the engine's stack is free while the program's handler runs, even if
-//! that never returns.
+//! ([`handler_frame`]), so the engine's stack is free even if that handler never returns.
 
 use super::program_actions::PROGRAM_ACTIONS;
 use super::{handler_frame, temporary_mask};
@@ -11,9 +10,8 @@ use crate::base::signal_stack;
 use softswap_sys::signals::{self, Context, siginfo_t};
 use softswap_sys::{raw, waiting_call};
 
-/// Handles the arrival of a signal. Returns 0 if sigreturn with the kernel's frame starts the
-/// program's handler. If this thread has no stack of the engine, returns the handler's address: the
-/// kernel's frame is already on the right stack.
+/// Returns 0 if sigreturn with the kernel's frame starts the program's handler. In a thread without
+/// a stack of the engine, returns the handler's address: the frame is already on the right stack.
 extern "C" fn enter(signal: i32, info: &siginfo_t, context: Context<'_>) -> usize {
     raw::preserving_errno(|| {
         let action = PROGRAM_ACTIONS[signal as usize].get();
@@ -24,8 +22,7 @@ extern "C" fn enter(signal: i32, info: &siginfo_t, context: Context<'_>) -> usiz
         }
         if signal_stack::contains(context.stack()) {
             guarded_call::defer(Deferred { signal, action, info: *info, temporary });
-            // SAFETY: the signal has interrupted the guard, which unblocks signals only while such
-            // a call waits in the kernel.
+            // SAFETY: the guard, which the signal interrupted, waits in a call in the kernel.
             unsafe { waiting_call::interrupt(context) };
             context.set_mask(closed());
         } else {

@@ -9,7 +9,6 @@ use softswap_sys::signal_frame::{Frame, start_handler};
 use softswap_sys::signals::{self, Action, Context, Mask, SIGSEGV, siginfo_t};
 
 unsafe extern "C" {
-    /// The code that the program's handlers return to (`handler_return`).
     fn softswap_handler_return();
 }
 
@@ -17,8 +16,7 @@ pub(super) fn return_address() -> usize {
     softswap_handler_return as *const () as usize
 }
 
-/// Prepares the call of a handler. Adds the emulated mask to the context's, and sets the emulated
-/// mask for the handler. Returns the handler's mask for the kernel, without the engine's signals.
+/// Adds the emulated mask to the context's. Returns the handler's mask for the kernel.
 pub(super) fn begin(
     context: Context<'_>,
     signal: i32,
@@ -36,13 +34,11 @@ pub(super) fn begin(
     (in_force | added) & !engine_signals()
 }
 
-/// Makes the return of the running handler start a handler of the program, as if the kernel had
-/// interrupted the thread for it. `temporary` is the mask in force if it is not the context's.
-/// SIGBUS must not be blocked: the stack may be swapped out.
+/// Makes the return of the running handler start a handler of the program. `temporary` is the mask
+/// in force if it is not the context's. SIGBUS must not be blocked: the stack may be swapped out.
 ///
 /// # Safety
-/// `context` is the context of the running handler, on the engine's stack, and belongs to code that
-/// runs on a stack of the program.
+/// `context` is the running handler's, on the engine's stack; it interrupted code on the program's.
 pub(super) unsafe fn push(
     signal: i32,
     action: &Action,
@@ -59,15 +55,13 @@ pub(super) unsafe fn push(
         return raise_stack_fault(signal, context);
     }
     let mask = begin(context, signal, action, temporary);
-    // SAFETY: the frame is writable, and the stack is free below the stack pointer of the program's
-    // code. The program installed the handler.
+    // SAFETY: the frame is writable, on a free part of the stack; the handler is the program's.
     unsafe {
         frame.write(context, info, alternate_stack::save(), return_address());
         start_handler(context, &frame, signal, action.handler, mask);
     }
 }
 
-/// Faults a part of a stack in. Returns true if it is writable.
 fn can_write(address: usize, len: usize) -> bool {
     if address.checked_add(len).is_none_or(|end| end > uaccess::TASK_SIZE) {
         return false;
@@ -88,8 +82,7 @@ fn can_write(address: usize, len: usize) -> bool {
     }
 }
 
-/// Raises SIGSEGV because the stack has no space for a handler's frame, as the kernel does. Kills
-/// the process if the signal itself was SIGSEGV.
+/// Reports a stack without space as the kernel does. Kills the process if `signal` is SIGSEGV.
 fn raise_stack_fault(signal: i32, context: Context<'_>) {
     if signal == SIGSEGV {
         signals::set_default(SIGSEGV);

@@ -13,9 +13,8 @@ use softswap_sys::raw;
 use softswap_sys::signal_frame::{copy_context, copy_place};
 use softswap_sys::signals::{self, Context};
 
-/// Starts the return of a handler to `context`. Runs on the handler's stack. Blocks all signals and
-/// returns an address on the engine's stack for a copy of the context, or 0 if the kernel can read
-/// the context itself.
+/// Runs on the handler's stack. Blocks all signals and returns an address on the engine's stack for
+/// a copy of the context, or 0 if the kernel can read the context itself.
 extern "C" fn place_of(context: Context<'_>) -> usize {
     if !instance::emulates_signals() {
         return 0;
@@ -29,14 +28,12 @@ extern "C" fn place_of(context: Context<'_>) -> usize {
     copy_place(context, stack.end)
 }
 
-/// Moves the engine's signals from a context's mask to the emulated mask.
 fn restore_mask(context: Context<'_>) {
     virtual_mask::set(context.mask() & engine_signals());
     context.set_mask(context.mask() & !engine_signals());
 }
 
-/// Copies the context of a returning handler to `place` on the engine's stack; this function runs
-/// below that address. Returns the copy, without the engine's signals in its mask.
+/// Copies the context to `place` on the engine's stack; this function runs below that address.
 extern "C" fn copy_context_back(context: Context<'_>, place: usize) -> Context<'_> {
     // SAFETY: `place_of` has chosen the place.
     let copy = unsafe { copy_context(context, place) };

@@ -4,8 +4,7 @@ use super::sets::engine_signals;
 use super::{pending, program_actions, sigaction, virtual_mask};
 use softswap_sys::signals::{self, Action};
 
-/// Makes this process the owner of the signal state. Stores the program's actions for the engine's
-/// signals, which were in force before the engine's handlers were installed.
+/// Stores the program's actions, which were in force before the engine's handlers.
 pub(crate) fn remember(before: impl IntoIterator<Item = (i32, Action)>) {
     virtual_mask::become_owner();
     for (signal, action) in before {
@@ -13,27 +12,23 @@ pub(crate) fn remember(before: impl IntoIterator<Item = (i32, Action)>) {
     }
 }
 
-/// Emulates the mask that this process has inherited, and handlers that constructors have
-/// installed.
+/// Emulates the inherited mask, and handlers that constructors have installed.
 pub(crate) fn adopt() {
     virtual_mask::adopt_mask();
     sigaction::adopt();
 }
 
-/// Registers this thread of the program, with its final mask, so that it can receive held signals.
-/// `stack` is the base of its signal stack.
+/// Registers this thread, with its final mask. `stack` is the base of its signal stack.
 pub(crate) fn enter(stack: usize) {
     pending::enter(signals::note(stack));
     deliver_held();
 }
 
-/// Delivers held signals that this thread does not block.
 pub(crate) fn deliver_held() {
     virtual_mask::release(engine_signals() & !virtual_mask::get());
 }
 
-/// Unregisters this thread at its exit. Does nothing in the child of a `vfork`, which uses its
-/// parent's memory.
+/// Does nothing in the child of a `vfork`, which uses its parent's memory.
 pub(crate) fn unregister_thread() {
     if !virtual_mask::is_borrowing() {
         pending::unlist_thread();

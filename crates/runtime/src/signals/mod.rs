@@ -1,15 +1,13 @@
-//! Signals. SIGBUS and SIGSYS belong to the engine, and SIGSEGV with page protection. All functions
-//! that change handlers or masks are handled here.
+//! Signals. SIGBUS and SIGSYS belong to the engine, and SIGSEGV with page protection.
 //!
 //! The engine's signals must always reach the engine, because a blocked synchronous signal kills
 //! the process. Two invariants hold: their action in the kernel is the engine's, and no mask in the
 //! kernel contains them. The program's actions and masks for them are *emulated*: stored, reported
 //! to the program, and applied as the kernel would.
 //!
-//! Every change of a handler calls [`sigaction::change`], every change of a mask calls
-//! [`virtual_mask::change_mask`]. The exceptions are the program's own system-call instructions if
-//! the filter does not trap them. [`crate::guard::signal_calls`] handles the same calls issued by
-//! number.
+//! Every change of a handler calls [`sigaction::change`], every change of a mask
+//! [`virtual_mask::change_mask`], except by the program's own system-call instructions that the
+//! filter does not trap. [`crate::guard::signal_calls`] handles the calls by number.
 
 pub(crate) mod sets;
 pub(crate) mod force_signal;

@@ -1,5 +1,4 @@
-//! Handler of SIGBUS, and of SIGSEGV with page protection: the program touched an absent page, or
-//! made an invalid access.
+//! Handler of SIGBUS, and of SIGSEGV with page protection: absent pages and invalid accesses.
 
 use super::deliver::deliver;
 use super::force_signal::force_signal;
@@ -14,9 +13,8 @@ use softswap_sys::signals::{self, Action, Context, Mask, SIGBUS, SIGSEGV, siginf
 use softswap_sys::{raw, threads};
 use std::io;
 
-/// Signals blocked while a page is faulted in: all, because a handler of the program that touched
-/// the same page would deadlock. If the fault must wait for a free page and a signal is pending,
-/// the engine's handler returns, and the touch is repeated after the program's handler.
+/// All signals: a handler of the program that touched the same page would deadlock. A wait for a
+/// free page ends if a signal is pending; the touch is repeated after the program's handler.
 const DURING_FAULT: Mask = !0;
 
 pub(crate) fn install() -> io::Result<Action> {
@@ -61,7 +59,6 @@ extern "C" fn on_sigsegv(_signal: i32, info: &mut siginfo_t, context: Context<'_
         let address = signals::fault_address(info);
         let is_touch = signals::is_touch(info.si_code);
         if is_touch && instance::is_waking() && instance::is_in_window(address) {
-            // No page can be faulted in yet. Return after waking, so that the touch is repeated.
             instance::await_waking();
             return;
         }
@@ -78,7 +75,6 @@ fn is_absent_page(address: usize, context: Context<'_>) -> bool {
     engine.is_some_and(|engine| engine.is_absent(address, context.fault_access()))
 }
 
-/// Resolves the interrupted code's fault at an address in the window, or reports the failure.
 /// Returns false if the address is in an unmanaged mapping.
 fn handle(address: usize, context: Context<'_>) -> bool {
     let (access, toucher) = match context.fault_is_write() {
@@ -92,7 +88,6 @@ fn handle(address: usize, context: Context<'_>) -> bool {
                 fault_samples::record(due, address, toucher, tier, context);
             }
         }
-        // A signal is pending: the program's handler runs, then the touch is repeated.
         Err(error) if error.is_for_a_signal() => {}
         // For example a touch of a file mapping beyond the end of the file.
         Err(FaultError::Unmanaged) => return false,
@@ -101,8 +96,7 @@ fn handle(address: usize, context: Context<'_>) -> bool {
     true
 }
 
-/// Faults the page at a managed address in. Called with signals blocked; a signal in `open`
-/// interrupts a wait for a free page.
+/// Called with signals blocked; a signal in `open` interrupts a wait for a free page.
 fn fault_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, FaultError> {
     match instance::engine() {
         Some(engine) => engine.fault_until(address, access, open),
@@ -110,8 +104,7 @@ fn fault_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, 
     }
 }
 
-/// Reports a failed fault to the interrupted code: SIGSEGV for an unmapped address, as without
-/// softswap; otherwise SIGBUS, after a message.
+/// SIGSEGV for an unmapped address, as without softswap; otherwise SIGBUS, after a message.
 pub(crate) fn report_failure(address: usize, error: &FaultError, context: Context<'_>) {
     let mut info = info_of(address, error);
     let signal = info.si_signo;
@@ -127,8 +120,7 @@ pub(crate) fn raise(address: usize, error: &FaultError) {
     let _ = signals::raise_with(info.si_signo, &info);
 }
 
-/// Returns the details of the signal that reports a failed fault. Prints the reason of a SIGBUS,
-/// and stores it in the statistics.
+/// Prints the reason of a SIGBUS, and stores it in the statistics.
 fn info_of(address: usize, error: &FaultError) -> siginfo_t {
     if matches!(error, FaultError::NotMapped) {
         return signals::segv_info(address);

@@ -1,21 +1,19 @@
 //! Pending signals. A signal sent while the program blocks it is held here, as in the kernel: one
 //! of each kind for the process, and one for each thread.
 //!
-//! The kernel may deliver a signal sent to the process to any thread, because no thread blocks it
-//! in the kernel. If the receiving thread does not take it (the program has blocked it there, or
-//! the thread is the engine's), the signal is held for the process. Then a thread that waits for
-//! the signal, or does not block it, receives a signal that makes it check this table (a *poke*). A
-//! thread that unblocks a signal checks by itself. A thread that exits pokes other threads for
-//! the process's signals.
+//! The kernel may deliver a process's signal to any thread, because no thread blocks it in the
+//! kernel. If the thread does not take it (the program has blocked it there, or the thread is the
+//! engine's), the signal is held for the process. Then a thread that waits for it, or does not
+//! block it, receives a signal that makes it check this table (a *poke*). A thread that unblocks a
+//! signal checks by itself. A thread that exits pokes other threads.
 //!
-//! A forked child has nothing pending except signals sent to itself. A program started by `exec`
-//! keeps all pending signals, so they are returned to the kernel before. While a thread forks, it
-//! takes no signals: a handler of the program could need a lock that is held for the fork, or see a
-//! partly initialized child.
+//! A forked child has nothing pending except signals sent to itself. `exec` keeps pending signals,
+//! so they are returned to the kernel before. A forking thread takes none: a handler could need a
+//! lock that is held for the fork, or see a partly initialized child.
 //!
-//! Other threads read a thread's entry while it is listed. A thread that exits by its own
-//! system-call instruction remains listed. Therefore the entry is stored next to the signal stack,
-//! which is then not freed, and not in thread-local storage.
+//! Other threads read a thread's entry while it is listed, even after its exit by its own
+//! system-call instruction. So the entry is stored next to the signal stack, which is then not
+//! freed.
 
 use super::sets::{engine_signals, kinds};
 use crate::base::issue_call::Arguments;
@@ -67,7 +65,6 @@ fn siginfo_of(details: Details) -> siginfo_t {
 /// Value of a queued signal that distinguishes a poke from the program's signals.
 const POKE: usize = 0x50f7_5a9e_0b05;
 
-/// Returns the siginfo_t of a signal that makes a thread check for held signals.
 pub(super) fn poke(signal: i32) -> siginfo_t {
     signals::queued_info(signal, POKE)
 }
@@ -76,11 +73,9 @@ pub(super) fn is_poke(info: &siginfo_t) -> bool {
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == POKE
 }
 
-/// State of one thread. Other threads read it while it is listed.
 struct Thread {
     thread_id: AtomicI32,
     blocked: AtomicU64,
-    /// Engine signals that the thread waits for.
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
     /// Thread ID while the thread forks; otherwise 0.
@@ -88,15 +83,14 @@ struct Thread {
     has_lock: Cell<bool>,
     /// True in a child in which the parent's pending signals have been dropped.
     was_reset: Cell<bool>,
-    // The remaining fields are accessed under the lock.
+    // The next four fields are accessed under the lock.
     is_listed: Cell<bool>,
     next: Cell<*const Thread>,
     previous: Cell<*const Thread>,
     held: Held,
-    /// Last round of queries in which the thread has reported that it is outside the kernel.
+    /// Last round of queries that the thread has answered outside the kernel.
     answered: AtomicU32,
-    /// Call of the thread that may have nested pointers: number plus one (0: none), then the
-    /// arguments.
+    /// Call that may have nested pointers: number plus one (0: none), then the arguments.
     nested: [AtomicUsize; 7],
     /// Stack address of the frame of the call in `nested`.
     nested_at: Cell<usize>,
@@ -130,7 +124,6 @@ impl Thread {
         Some((number as i64, std::array::from_fn(argument)))
     }
 
-    /// Moves the state of this thread from another entry.
     fn copy_state_of(&self, other: &Thread) {
         self.thread_id.store(other.thread_id.load(Ordering::Relaxed), Ordering::Relaxed);
         self.blocked.store(other.blocked.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -150,8 +143,7 @@ thread_local! {
 }
 
 fn with_me<R>(body: impl FnOnce(&Thread) -> R) -> R {
-    // SAFETY: `LISTED` is null or points to the entry that `enter` has written, which is valid
-    // until `unlist_thread` resets it.
+    // SAFETY: `LISTED` is null, or an entry that is valid until `unlist_thread` resets it.
     match unsafe { LISTED.get().as_ref() } {
         Some(listed) => body(listed),
         None => OWN.with(body),
@@ -177,12 +169,10 @@ static SHARED: Shared = Shared {
     process: Process { first: Cell::new(ptr::null()), held: nothing() },
 };
 
-/// Runs `body` under the lock, with this thread's state.
 fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
     signals::with_all_blocked(|| {
         with_me(|me| {
-            // A forking thread already holds the lock. It gets here only for a signal that has
-            // arrived, so no update is incomplete.
+            // A forking thread already holds the lock, and no update is incomplete.
             let has_lock = me.has_lock.get();
             if !has_lock {
                 SHARED.lock.lock();
@@ -196,13 +186,11 @@ fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
     })
 }
 
-/// Marks this thread as forking: it takes no signals.
 pub(crate) fn begin_fork() {
     with_me(|me| me.forks_as.set(raw::current_thread()));
 }
 
-/// Ends the state that [`begin_fork`] began, in the parent or the child, after the locks are
-/// released. The caller then unblocks signals, and delivers those sent during the fork.
+/// The caller then unblocks signals, and delivers those sent during the fork.
 pub(crate) fn end_fork() {
     with_me(|me| me.forks_as.set(0));
 }
@@ -221,10 +209,8 @@ pub(super) fn has_lock_for_fork() -> bool {
     with_me(|me| me.has_lock.get())
 }
 
-/// Returns a listed thread, if the pointer is not null.
 fn listed(_of: &Process, thread: *const Thread) -> Option<&Thread> {
-    // SAFETY: `thread` is null or listed. A thread removes itself under the lock, which is held,
-    // before its entry is freed.
+    // SAFETY: null, or listed until its thread unlists it under the lock, which is held here.
     unsafe { thread.as_ref() }
 }
 
@@ -263,8 +249,7 @@ impl Process {
         std::iter::successors(first, |thread| listed(self, thread.next.get()))
     }
 
-    /// Pokes a thread that takes a held signal of the process, if there is one: preferably the
-    /// process's first thread, as in the kernel.
+    /// Pokes a thread that takes a held signal of the process: the first one, if possible.
     fn poke_taker(&self, signal: i32) {
         if self.held[place_of(signal)].get().is_none() {
             return;
@@ -297,8 +282,7 @@ impl Process {
         }
     }
 
-    /// Resets the state at the start, or in a child: only this thread exists, and nothing is
-    /// pending.
+    /// Resets the state at the start or in a child, in which only this thread exists.
     fn reset(&self, me: &Thread) {
         self.first.set(ptr::null());
         self.held.iter().chain(&me.held).for_each(|held| held.set(None));
@@ -339,7 +323,6 @@ fn of_thread<R>(thread_id: i32, body: impl FnOnce(&Thread) -> R) -> Option<R> {
     with(|process, _| process.threads().find(matches).map(body))
 }
 
-/// Records that this thread is outside the kernel in a round of queries.
 pub(super) fn record_answer(round: u32) {
     with_me(|me| me.answered.store(round, Ordering::SeqCst));
 }
@@ -360,13 +343,11 @@ fn set_nested_call(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
     me.nested_at.set(at);
 }
 
-/// Records a call that may have nested pointers, before it is issued.
 pub(super) fn record_nested_call(number: i64, arguments: Arguments, at: usize) {
     with_me(|me| set_nested_call(me, Some((number, arguments)), at));
 }
 
-/// Clears the record of [`record_nested_call`] if a jump to the frame at `target` abandons the
-/// call.
+/// Clears the recorded call if a jump to the frame at `target` abandons it.
 pub(crate) fn jump_to(target: usize) {
     with_me(|me| {
         if me.nested_call().is_some() && signal_stack::is_left(me.nested_at.get(), target) {
@@ -379,12 +360,10 @@ pub(super) fn nested_call() -> Option<(i64, Arguments)> {
     with_me(Thread::nested_call)
 }
 
-/// Returns the last call that a thread has recorded because it may have nested pointers.
 pub(crate) fn nested_call_of(thread: i32) -> Option<(i64, Arguments)> {
     of_thread(thread, Thread::nested_call).flatten()
 }
 
-/// Unlists this thread at its exit, and pokes other threads for signals pending for the process.
 pub(super) fn unlist_thread() {
     with(|process, me| {
         process.unlist(me);
@@ -432,8 +411,7 @@ pub(super) fn is_waiting_for(signal: i32) -> bool {
     with_me(|me| me.waits_for.load(Ordering::Relaxed) & signals::bit(signal) != 0)
 }
 
-/// Holds a sent signal that this thread does not take: for this thread if it was sent to the
-/// thread, otherwise for the process.
+/// Holds a signal for this thread if it was sent to the thread, otherwise for the process.
 pub(super) fn hold(signal: i32, info: &siginfo_t) {
     with(|process, me| {
         ANY.store(true, Ordering::SeqCst);
@@ -452,12 +430,10 @@ pub(super) fn hold(signal: i32, info: &siginfo_t) {
     });
 }
 
-/// Pokes another thread for a signal that this one no longer takes.
 pub(super) fn pass_on(signal: i32) {
     with(|process, _| process.poke_taker(signal));
 }
 
-/// Takes a held signal of this thread or of the process.
 pub(super) fn take(signal: i32) -> Option<siginfo_t> {
     if !ANY.load(Ordering::SeqCst) {
         return None;
@@ -486,8 +462,7 @@ pub(super) fn forget(signal: i32) {
     });
 }
 
-/// Called at the start and in a forked child. Resets the state: only signals sent to this process
-/// are pending.
+/// Called at the start and in a forked child: only signals sent to this process are pending.
 pub(super) fn become_owner() {
     with(|process, me| {
         if !me.was_reset.replace(false) {

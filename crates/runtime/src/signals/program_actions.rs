@@ -1,5 +1,4 @@
-//! Signal actions that the program has set but the kernel does not have: for the engine's signals,
-//! and for signals whose handler in the kernel is the runtime's.
+//! The program's actions for signals for which the kernel has the engine's or runtime's handler.
 
 use super::pending;
 use super::sets::{engine_signals, kinds};
@@ -54,8 +53,7 @@ impl Remembered {
         })
     }
 
-    /// Returns the action for a call of the handler, and resets it if the program has set
-    /// SA_RESETHAND.
+    /// Also resets the action if the program has set SA_RESETHAND.
     pub(super) fn take_action(&self) -> Action {
         self.with(|now| {
             let action = *now;
@@ -76,8 +74,7 @@ static ON_SIGSYS: Remembered = Remembered::new();
 static ON_SIGSEGV: Remembered = Remembered::new();
 
 pub(crate) fn lock_for_fork() {
-    // With signals blocked: a handler that runs in between would wait for a lock that its own
-    // thread holds.
+    // With signals blocked: a handler would wait for a lock that its own thread holds.
     signals::with_all_blocked(|| {
         ON_SIGBUS.lock.lock();
         ON_SIGSYS.lock.lock();
@@ -126,7 +123,6 @@ impl ProgramAction {
 
 pub(super) static PROGRAM_ACTIONS: [ProgramAction; 65] = [const { ProgramAction::new() }; 65];
 
-/// Returns the program's action for a signal if it is one of the engine's and signals are emulated.
 pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {
     // Without signal emulation, the kernel has the program's actions.
     if !instance::emulates_signals() {
@@ -143,7 +139,6 @@ pub(super) fn of_engines(signal: i32) -> &'static Remembered {
     }
 }
 
-/// Stores the action that one of the engine's signals had in the kernel.
 pub(super) fn remember(signal: i32, action: Action) {
     of_engines(signal).change(Some(action));
 }

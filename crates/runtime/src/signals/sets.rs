@@ -1,5 +1,4 @@
-//! Sets of signals: the engine's, the C library's own, and conversion between `sigset_t` and a
-//! word.
+//! Sets of signals: the engine's and the C library's own; conversion of `sigset_t`.
 
 use libc::sigset_t;
 use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, SIGSYS, never_blocked};
@@ -17,13 +16,10 @@ pub(super) fn is_for_programs(signal: i32) -> bool {
     signals::SIGNALS.contains(&signal) && INTERNAL & signals::bit(signal) == 0
 }
 
-/// Iterates over the engine's signals in a mask.
 pub(super) fn kinds(of: Mask) -> impl Iterator<Item = i32> {
     [SIGBUS, SIGSYS, SIGSEGV].into_iter().filter(move |signal| of & signals::bit(*signal) != 0)
 }
 
-/// Returns the kernel's part of a C library set.
-///
 /// # Safety
 /// `set` is a valid sigset_t.
 pub(super) unsafe fn bits(set: *const sigset_t) -> Mask {

@@ -16,8 +16,7 @@ fn is_function(handler: usize) -> bool {
     !matches!(handler, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-/// Changes the action of a signal, if `new` is given. Returns the previous action, or an error
-/// number. All functions that change an action call this.
+/// All functions that change an action call this. `Err` is an error number.
 ///
 /// # Safety
 /// The handler is a function, as `sigaction(2)` requires.
@@ -28,8 +27,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         return Err(-refused as i32);
     }
     if let Some(remembered) = remembered(signal) {
-        // The child of a `vfork` has its own handlers but its parent's memory, so its changes are
-        // not remembered here.
+        // The child of a `vfork` has its own handlers, but would store them in its parent's memory.
         let new = new.filter(|_| !is_borrowing());
         let new = new.map(|new| Action { flags: new.flags | SA_RESTORER, ..new });
         let before = remembered.change(new);
@@ -49,13 +47,11 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
     };
     let before = program_action.get();
     let installed = new.map(|new| {
-        // The child of a `vfork` must not change its parent's actions.
         if !is_function(new.handler) || is_borrowing() {
             return new;
         }
         program_action.set(&new);
-        // The kernel cannot write a handler's frame to a stack that is swapped out (a coroutine's,
-        // for example), so every signal is delivered on the engine's stack.
+        // A frame cannot be written to a stack that is swapped out (a coroutine's, for example).
         let flags = new.flags | (libc::SA_ONSTACK | libc::SA_SIGINFO) as u64;
         let restorer = handler_frame::return_address();
         Action { restorer, ..Action::new(entry::address(), flags, closed()) }
@@ -75,7 +71,6 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
     }
 }
 
-/// Installs the runtime's entry in place of handlers that the program has already installed.
 pub(super) fn adopt() {
     for signal in signals::SIGNALS {
         if INTERNAL & signals::bit(signal) == 0
@@ -119,8 +114,7 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigaction(signal: i32, new: *const CAction, old: *mut CAction) -> i32 {
-    // SAFETY: the program has called this function by another of its names; the arguments are the
-    // program's.
+    // SAFETY: another name of this function; the arguments are the program's.
     unsafe { sigaction(signal, new, old) }
 }
 
@@ -154,8 +148,7 @@ macro_rules! also_named {
     ($of:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(number: i32, handler: usize) -> usize {
-            // SAFETY: the program has called this function by another of its names; the arguments
-            // are the program's.
+            // SAFETY: another name of this function; the arguments are the program's.
             unsafe { $of(number, handler) }
         }
     )*};

@@ -27,7 +27,6 @@ pub(crate) fn forget() {
     RECORDED.set(None);
 }
 
-/// Takes the recorded mask if `context` is that of the interrupted call.
 pub(super) fn take(context: Context<'_>) -> Option<Mask> {
     let (mask, above) = RECORDED.take()?;
     let stack = context.stack();

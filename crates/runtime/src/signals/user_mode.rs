@@ -1,9 +1,8 @@
 //! Detects if a running thread has been outside the kernel since it was queried.
 //!
 //! The thread that wakes a process must know every call that started before the filter was
-//! installed. A thread that waits in a call is visible in /proc. A running thread is queried by a
-//! signal, whose handler runs as soon as the thread leaves the kernel. A thread records a call that
-//! may have nested pointers before it checks if the process is waking.
+//! installed. /proc shows calls that wait. A running thread is queried by a signal, whose handler
+//! runs as soon as the thread leaves the kernel.
 
 use super::pending;
 use crate::base::errno::refused;
@@ -19,7 +18,6 @@ pub(crate) fn begin_round() {
     ROUND.fetch_add(1, SeqCst);
 }
 
-/// Returns true if a thread has been outside the kernel since it was queried in this round.
 pub(crate) fn has_answered(thread: i32) -> bool {
     pending::last_answer(thread) == ROUND.load(SeqCst)
 }
@@ -71,15 +69,13 @@ fn restart(context: Context<'_>) {
         }),
     };
     if let Some(number) = number {
-        // SAFETY: the thread has made this call by the instruction at `call`, and only the query
-        // has interrupted it.
+        // SAFETY: the instruction at `call` made this call; only the query interrupted it.
         unsafe { TrappedCall::restart_syscall(context, number) };
     }
 }
 
-/// Records a call that may have nested pointers, before this thread checks if the process is waking
-/// and issues the call. The record remains until the next such call; at worst it makes the waking
-/// thread pin buffers that no call uses.
+/// Records a call before this thread checks if the process is waking and issues it. The record
+/// remains until the next such call; at worst the waking thread pins buffers that no call uses.
 pub(crate) fn note_nested(number: i64, arguments: Arguments) {
     let local = 0_u8;
     pending::record_nested_call(number, arguments, &raw const local as usize);

@@ -1,5 +1,4 @@
-//! The emulated mask of a thread: the engine signals that the program blocks in the thread. The
-//! kernel's mask never contains them.
+//! A thread's emulated mask: the engine's signals that the program blocks, but the kernel never.
 
 use super::pending;
 use super::sets::{engine_signals, kinds};
@@ -11,15 +10,13 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 thread_local! {
-    /// PID (0: none) and emulated mask of the child of a `vfork`, which uses this thread's memory
-    /// until it calls exec.
+    /// PID (0: none) and emulated mask of a `vfork` child, which uses this memory until exec.
     static VFORK_CHILD: Cell<(i32, Mask)> = const { Cell::new((0, 0)) };
 }
 
 /// PID of the process that owns this memory; 0 before signal emulation starts.
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
-/// PID of the process in which signal emulation first started; 0 before. Forked children inherit
-/// the value.
+/// PID of the process in which signal emulation started; 0 before. Forked children inherit it.
 static LOADED_PID: AtomicI32 = AtomicI32::new(0);
 
 fn current_pid() -> i32 {
@@ -67,7 +64,6 @@ pub(crate) fn inherit(mask: Mask) {
     pending::block(mask & engine_signals());
 }
 
-/// Moves the engine's signals from the kernel's mask to the emulated one.
 pub(super) fn adopt_mask() {
     let mask = signals::current_mask();
     if mask & engine_signals() != 0 {
@@ -76,21 +72,18 @@ pub(super) fn adopt_mask() {
     }
 }
 
-/// Sets the emulated mask of this thread, and delivers held signals that it no longer blocks.
 pub(crate) fn set_and_deliver(mask: Mask) {
     let before = get();
     set(mask);
     release(before & !mask);
 }
 
-/// Delivers held signals to this thread. Returns true if any was delivered. In the guard, delivers
-/// none and returns false: the guard delivers them when it returns.
+/// Returns true if any was delivered. In the guard there is none: the guard delivers at its return.
 pub(super) fn release(of: Mask) -> bool {
     guarded_call::open_mask().is_none() && resend_held(of)
 }
 
-/// Takes held signals and sends them to this thread through the kernel. Returns true if there were
-/// any.
+/// Sends held signals to this thread through the kernel. Returns true if there were any.
 pub(super) fn resend_held(of: Mask) -> bool {
     let mut any = false;
     for signal in kinds(of) {
@@ -106,12 +99,10 @@ pub(crate) fn held() -> Mask {
     if instance::emulates_signals() { pending::held() } else { 0 }
 }
 
-/// Takes a held signal of a set that this thread waits for.
 pub(super) fn take_held(of: Mask) -> Option<(i32, siginfo_t)> {
     kinds(of).find_map(|signal| Some((signal, pending::take(signal)?)))
 }
 
-/// Returns a mask changed by a set, as `sigprocmask` does.
 fn changed(before: Mask, how: i32, set: Mask) -> Mask {
     match how {
         libc::SIG_BLOCK => before | set,
@@ -120,8 +111,7 @@ fn changed(before: Mask, how: i32, set: Mask) -> Mask {
     }
 }
 
-/// Changes the mask of this thread, if `set` is given. Returns the previous mask, or an error
-/// number. All functions that change the mask in force call this.
+/// All functions that change the mask in force call this. `Err` is an error number.
 pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     if how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & engine_signals() == engine_signals())
     {
@@ -147,7 +137,6 @@ pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     Ok(before | blocked)
 }
 
-/// Changes the mask of the code that a handler has interrupted, as [`change_mask`] does.
 pub(crate) fn change_interrupted(
     context: Context<'_>,
     how: i32,

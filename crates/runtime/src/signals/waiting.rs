@@ -1,9 +1,8 @@
 //! Calls that install a signal mask while they wait, and calls that wait for a signal.
 //!
-//! Masks are passed to the kernel without the engine's signals, because a handler that runs during
-//! the wait may touch an absent page. A thread that waits for one of the engine's signals first
-//! takes a held one. A signal sent during the wait reaches the thread through the kernel, or by a
-//! poke from another thread's handler.
+//! The kernel gets masks without the engine's signals, because a handler may touch an absent page
+//! during the wait. A thread that waits for an engine signal first takes a held one. One sent
+//! during the wait arrives through the kernel, or by a poke from another thread's handler.
 
 use super::pending::is_poke;
 use super::sets::{bits, engine_signals, set_of};
@@ -16,8 +15,7 @@ use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, siginfo_t};
 use std::cell::Cell;
 
-/// Mask for the kernel while a call waits. Until the call ends, the thread's emulated mask is that
-/// of the call.
+/// Mask for the kernel while a call waits. The thread's emulated mask is that of the call.
 struct WaitMask {
     set: Option<sigset_t>,
     before: Mask,
@@ -69,14 +67,13 @@ impl WaitMask {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
     real!(sigsuspend: fn(*const sigset_t) -> i32);
-    // SAFETY: this is the C library's function of this name; the program passes the arguments.
+    // SAFETY: the C library's function of this name; the program passes the arguments.
     unsafe { WaitMask::new(set).call(|set| sigsuspend()(set)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigsuspend(set: *const sigset_t) -> i32 {
-    // SAFETY: the program has called this function by another of its names; the arguments are the
-    // program's.
+    // SAFETY: another name of this function; the arguments are the program's.
     unsafe { sigsuspend(set) }
 }
 
@@ -110,8 +107,7 @@ macro_rules! masked {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty,)* set: *const sigset_t) -> i32 {
             real!($name: fn($($ty,)* *const sigset_t) -> i32);
-            // SAFETY: this is the C library's function of this name; the program passes the
-            // arguments.
+            // SAFETY: the C library's function of this name; the program passes the arguments.
             unsafe { WaitMask::new(set).call(|set| $name()($($arg,)* set)) }
         }
     )*};
@@ -138,7 +134,7 @@ pub unsafe extern "C" fn __ppoll_chk(
 ) -> i32 {
     type Fds = *mut libc::pollfd;
     real!(__ppoll_chk: fn(Fds, libc::nfds_t, *const timespec, *const sigset_t, usize) -> i32);
-    // SAFETY: this is the C library's function of this name; the program passes the arguments.
+    // SAFETY: the C library's function of this name; the program passes the arguments.
     unsafe { WaitMask::new(set).call(|set| __ppoll_chk()(fds, count, time, set, len)) }
 }
 
@@ -146,13 +142,11 @@ const NO_TIMEOUT: timespec = timespec { tv_sec: i64::MAX, tv_nsec: 0 };
 const ZERO_TIMEOUT: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 thread_local! {
-    /// Timeout of this thread's wait for one of the engine's signals. A handler that holds such a
-    /// signal sets the timeout to zero, because the handler may run after the thread has checked
-    /// for held signals and before it waits.
+    /// Timeout of a wait for the engine's signals. A handler that holds one sets it to zero,
+    /// because it may run after the thread has checked for held signals and before it waits.
     static TIMEOUT: Cell<timespec> = const { Cell::new(ZERO_TIMEOUT) };
 }
 
-/// Makes this thread check for held signals again instead of waiting.
 pub(super) fn recheck_held_signals() {
     TIMEOUT.set(ZERO_TIMEOUT);
 }
@@ -167,8 +161,7 @@ pub(super) fn handle_poke(signal: i32) -> bool {
     takes
 }
 
-/// Waits for the signals in `set`, of which `waited_for` are the engine's. Safety: as
-/// `sigtimedwait(2)`.
+/// Waits for `set`, of which `waited_for` are the engine's. Safety: as `sigtimedwait(2)`.
 unsafe fn wait_with_engine_signals(
     set: *const sigset_t,
     waited_for: Mask,

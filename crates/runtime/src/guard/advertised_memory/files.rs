@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-/// Memory that the program sees, and the used part of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Advertised {
     pub(super) total_bytes: u64,
@@ -14,7 +13,6 @@ impl Advertised {
         self.total_bytes.saturating_sub(self.used_bytes)
     }
 
-    /// Returns the share of a node with `node_bytes` of the machine's DRAM.
     fn of_node(self, node_bytes: u64, machine_bytes: u64) -> Advertised {
         let part = |bytes: u64| {
             let bytes = u128::from(bytes) * u128::from(node_bytes);
@@ -24,8 +22,7 @@ impl Advertised {
     }
 }
 
-/// Returns the content that a file has for the program; `None` for files that are not changed.
-/// `path` is the kernel's name of the file, `text` its content, `machine_bytes` the DRAM.
+/// `None` for other files. `path` is the kernel's name of the file, `machine_bytes` the DRAM.
 pub(super) fn rewritten(
     path: &str,
     text: &str,
@@ -74,8 +71,7 @@ fn node(text: &str, advertised: Advertised, machine_bytes: u64) -> Option<String
     Some(out)
 }
 
-/// Appends a line `NAME: N kB` with the advertised value. Lines about huge pages and the kernel's
-/// own memory are kept. Other kinds of use are 0, because the engine does not distinguish them.
+/// Other kinds of use are 0, because the engine does not distinguish them.
 fn push_line(out: &mut String, prefix: &str, line: &str, advertised: Advertised) {
     const KEPT: [&str; 5] = ["Huge", "DirectMap", "Vmalloc", "Percpu", "HardwareCorrupted"];
     let Advertised { total_bytes, used_bytes } = advertised;

@@ -1,14 +1,10 @@
-//! Shows the memory of `--tell` to the program as the memory of the machine and of its control
-//! group.
+//! Shows the memory of `--tell` to the program as that of the machine and of its control group.
 //!
-//! Three functions of the C library are redirected: `sysinfo`, `open` and `openat`, with
-//! all their aliases. `sysconf`, `get_phys_pages`, `fopen` and the C++ library call these. Without
-//! `--tell` nothing is redirected. After an open, the type of the file system shows if the file may
-//! be one of the kernel's. A file about memory is replaced, under the same descriptor, by a sealed
-//! memfd with the changed text.
+//! The C library's `sysinfo`, `open` and `openat` are redirected, with all their aliases.
+//! `sysconf`, `get_phys_pages`, `fopen` and the C++ library call these. A file about memory is
+//! replaced, under the same descriptor, by a sealed memfd with the changed text.
 //!
-//! Programs that read these files by system-call instructions of their own (Go, static programs)
-//! get the kernel's text.
+//! Go and static programs, with system-call instructions of their own, get the kernel's text.
 
 mod files;
 
@@ -68,8 +64,7 @@ fn advertised() -> Advertised {
     Advertised { total_bytes: TOTAL_BYTES.load(Relaxed), used_bytes: used_bytes() }
 }
 
-/// Returns the used memory, in DRAM and swapped out: of the tree, or of this process if it has a
-/// budget of its own.
+/// Returns the bytes in DRAM and swap areas, of the tree or of a process with its own budget.
 fn used_bytes() -> u64 {
     tree::used_bytes_of_all().unwrap_or_else(|| match instance::engine() {
         Some(engine) => tree_account::sizes(engine).used_bytes(),
@@ -118,13 +113,12 @@ extern "C" fn openat(dir: i32, path: usize, flags: i32, mode: u32) -> i32 {
     c_result(opened) as i32
 }
 
-/// Replaces an open file about memory. On failure the program reads the kernel's text.
+/// On failure the program reads the kernel's text.
 fn advertise(fd: i32, flags: i32) {
     let _ = uncancelled(|| replace(fd, flags));
 }
 
-/// Returns true if the file may be the kernel's, by the type of its file system. This covers
-/// symbolic links, and containers with their own /proc/meminfo (lxcfs).
+/// Checks the file system's type, to cover symbolic links and a container's /proc/meminfo (lxcfs).
 fn may_be_kernels(fd: BorrowedFd<'_>) -> bool {
     const FUSE: i64 = 0x6573_5546;
     const KINDS: [i64; 5] = [
@@ -137,7 +131,6 @@ fn may_be_kernels(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|found| KINDS.contains(&found.f_type))
 }
 
-/// Replaces an open file about memory by the advertised text, under the same descriptor.
 fn replace(fd: i32, flags: i32) -> io::Result<()> {
     let is_read = flags & libc::O_ACCMODE == libc::O_RDONLY;
     // A filter of the program may not allow the calls below.
@@ -171,7 +164,6 @@ fn replace(fd: i32, flags: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns an unnamed file with this text, which cannot be changed.
 fn sealed(text: &str) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create("meminfo", flags)?);

@@ -1,18 +1,16 @@
 //! The program's buffers, prepared for one kernel call.
 //!
-//! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window. Copies are
-//! not in files, because the data would reach a disk unsealed. A receive copy is untouched memory.
-//! So it takes DRAM only for the bytes that arrive, regardless of the buffer's length. A send copy
-//! takes as much as the buffer; it is used if the call has more ranges than can be pinned.
+//! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window; in files
+//! the data would reach a disk unsealed. A receive copy is untouched memory, so it takes DRAM only
+//! for the bytes that arrive. A send copy takes as much as the buffer; it is used if the call has
+//! more ranges than can be pinned.
 //!
 //! Pins and copies are counted before they are made ([`crate::memory::pins`]), except for received
 //! bytes that the kernel's own buffers already hold. A call that exceeds the limit waits for other
-//! calls. It fails with ENOMEM on timeout, or if its own buffers exceed the limit. One line on
-//! standard error then reports the length and the limit.
+//! calls. It fails with ENOMEM on timeout, or if its own buffers exceed the limit.
 //!
-//! A copy starts at the same offset in its page as the original, and inaccessible parts of the
-//! original are also inaccessible in the copy. So the kernel reports a bad pointer at the same
-//! byte.
+//! A copy starts at the same offset in its page as the original, and has the same inaccessible
+//! parts. So the kernel reports a bad pointer at the same byte.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -40,8 +38,7 @@ pub(super) const INLINE_COUNT: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strategy {
-    /// The kernel writes to the buffers. The value is the maximum number of bytes that the kernel's
-    /// own buffers do not hold yet.
+    /// The kernel writes. The value is the most bytes that its own buffers do not hold yet.
     In(usize),
     /// The kernel reads the buffers.
     Out,
@@ -63,8 +60,7 @@ pub(super) fn managed_bytes(vectors: &[iovec]) -> usize {
     managed.fold(0, |sum, vector| sum.saturating_add(vector.iov_len))
 }
 
-/// Truncates vectors as the kernel does. Returns false if one exceeds the address space; the kernel
-/// rejects such a call.
+/// Truncates vectors as the kernel does. Returns false for a call that the kernel rejects.
 pub(super) fn cut(vectors: &mut [iovec]) -> bool {
     let is_good = |vector: &iovec| {
         let end = (vector.iov_base as usize).checked_add(vector.iov_len);
@@ -85,8 +81,7 @@ pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
     }
 }
 
-/// Returns space for `count` values: `inline` if they fit, otherwise a mapping that lasts as long
-/// as the pins. Returns `None` if there is no memory.
+/// Returns `inline` if `count` values fit, otherwise a mapping that lasts as long as the pins.
 pub(super) fn space_for<'p, T: Copy>(
     pins: &mut Pins<'_, MAX_RANGES>,
     inline: &'p mut [T],
@@ -102,8 +97,7 @@ pub(super) fn space_for<'p, T: Copy>(
         // SAFETY: the value is within the mapping just made, which is page-aligned.
         unsafe { address.add(index).write(first) };
     }
-    // SAFETY: `count` values were written; nothing else refers to the mapping, which lasts as long
-    // as the pins.
+    // SAFETY: `count` values were written; only the result refers to the mapping.
     Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
 }
 
@@ -122,7 +116,6 @@ pub(super) fn map_memory(len: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-/// Returns the error of a call whose buffers exceed the limit, and reports the first such call.
 pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
     static IS_REPORTED_ONCE: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED_ONCE.swap(true, Ordering::Relaxed) {
@@ -149,8 +142,7 @@ pub(super) struct Buffers<'e, 'v> {
 }
 
 impl<'e, 'v> Buffers<'e, 'v> {
-    /// Pins all buffers. Returns `None` if they exceed `most` bytes, or if other calls hold too
-    /// much of the limit.
+    /// Returns `None` if they exceed `most` bytes, or if other calls hold too much of the limit.
     pub(super) fn pinned(
         engine: &'e Engine,
         originals: &'v [iovec],
@@ -167,8 +159,6 @@ impl<'e, 'v> Buffers<'e, 'v> {
         (fits && buffers.pin_by(Pins::add_undivided)).then_some(buffers)
     }
 
-    /// Pins or copies the buffers, after waiting for other calls if necessary. Fails with ENOMEM on
-    /// timeout, or if the buffers exceed the limit of all calls.
     pub(super) fn new(
         engine: &'e Engine,
         originals: &'v [iovec],
@@ -255,16 +245,14 @@ impl<'e, 'v> Buffers<'e, 'v> {
         true
     }
 
-    /// Copies the `bytes` that the kernel has written to the vectors `first..end` into the
-    /// originals.
+    /// Copies `bytes` that the kernel has written to the vectors `first..end` into the originals.
     pub(super) fn hand_back(&self, first: usize, end: usize, bytes: usize) {
         let mut left = bytes;
         for (copied, original) in self.copies[first..end].iter().zip(&self.originals[first..end]) {
             let len = copied.iov_len.min(left);
             left -= len;
             if copied.iov_base != original.iov_base && len > 0 {
-                // SAFETY: the kernel wrote this many bytes to the copy, which is writable only
-                // where the program may write the original.
+                // SAFETY: the kernel wrote `len` bytes to the copy; the original is as writable.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         copied.iov_base.cast::<u8>(),
@@ -277,17 +265,13 @@ impl<'e, 'v> Buffers<'e, 'v> {
     }
 }
 
-/// Prepares the copy of a vector in the space at `at`. For [`Strategy::Out`] the copy receives the
-/// content. Bytes that the program may not access become inaccessible (PROT_NONE). Returns the
-/// address of the copy.
 fn copy_of(engine: &Engine, vector: &iovec, at: usize, strategy: Strategy) -> usize {
     let wanted = if strategy == Strategy::Out { libc::PROT_READ } else { libc::PROT_WRITE };
     let (base, len) = (vector.iov_base as usize, vector.iov_len);
     let allowed = signals::with_all_blocked(|| engine.allowed_bytes(base, len, wanted));
     let address = at + base % PAGE_SIZE;
     if strategy == Strategy::Out {
-        // SAFETY: the program may read the original, and a touch faults it in; the space for the
-        // copy is in a new mapping.
+        // SAFETY: the program may read the original; the copy's space is in a new mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(base as *const u8, address as *mut u8, allowed);
         }

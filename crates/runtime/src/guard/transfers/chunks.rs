@@ -24,8 +24,7 @@ impl From<isize> for Moved {
     }
 }
 
-/// Moves buffers piece by piece, until a piece is moved only in part or [`Moved::may_continue`] is
-/// false. Returns the number of bytes moved, or the error of the first piece.
+/// Ends after a piece that is moved in part. Returns the bytes moved, or the first piece's error.
 pub(super) fn in_chunks(
     engine: &Engine,
     originals: &[iovec],
@@ -67,8 +66,7 @@ impl Progress<'_> {
         total_bytes(&self.originals[self.index..]) <= self.skip
     }
 
-    /// Writes the next piece to `vectors` and pins it: up to `most` managed bytes, fewer if other
-    /// calls hold too much of the limit. Returns the number of vectors and bytes.
+    /// Pins the next piece, of up to `most` managed bytes. Returns its vectors and bytes.
     fn take(
         &mut self,
         pins: &mut Pins<'_, MAX_RANGES>,

@@ -6,8 +6,7 @@ use softswap_sys::raw::{self, socket_option};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Regular file: read and written at a position. Other writes must not come between the pieces
-    /// of an append.
+    /// Read and written at a position. Other writes must not separate the pieces of an append.
     File {
         len: u64,
         /// Inode number XOR device number.
@@ -22,8 +21,7 @@ pub(super) enum Kind {
     Stream,
     /// Device with independent bytes: random numbers, zeroes.
     Endless,
-    /// The kernel does not read the data: a device that drops it, or a descriptor not open for
-    /// writing.
+    /// The kernel does not read the data: a device drops it, or `fd` is not open for writing.
     Sink,
     Messages,
     /// Any other file: transfers may have boundaries.
@@ -75,8 +73,7 @@ fn device(number: libc::dev_t, writes: bool) -> Kind {
     }
 }
 
-/// Returns true if O_DIRECT is set: transfers of whole blocks bypass the page cache, or, for a
-/// pipe, each write is a packet.
+/// O_DIRECT: whole blocks bypass the page cache, or, for a pipe, each write is a packet.
 pub(super) fn is_direct(fd: usize) -> bool {
     has_flag(fd, libc::O_DIRECT)
 }

@@ -4,17 +4,13 @@
 //! pinned pieces, under a lock for its file ([`crate::process::file_write_locks`]):
 //!
 //! - With an explicit position, each piece has its own explicit position.
-//! - At the file's own position, the call first claims its part by one `lseek` over it. So two
-//!   writers that share the position get separate parts. For unwritten bytes the position is moved
-//!   back.
+//! - At the file's own position, the call first claims its part by one `lseek` over it, as in
+//!   `reading`. For unwritten bytes the position is moved back.
 //! - At the end of a file, and under the program's own filter, which may forbid `lseek`, each piece
-//!   follows the previous one. If the file was written between two pieces, the call ends with a
-//!   short count, so that the record is not torn further. An append that fits
-//!   [`crate::memory::pins::undivided_limit_bytes`] is therefore not split.
+//!   follows the previous one. If another write comes between them, the call ends with a short
+//!   count, so an append within [`crate::memory::pins::undivided_limit_bytes`] is not split.
 //!
-//! Errors are those of Linux: the error of the first piece, or the bytes written before a later
-//! one. If RLIMIT_FSIZE is reached between two pieces, the call ends with a short count, without a
-//! signal.
+//! If RLIMIT_FSIZE is reached between two pieces, the count is short, and there is no signal.
 
 use super::buffers::{Buffers, too_long, total_bytes};
 use super::chunks::{Moved, Step, in_chunks};
@@ -27,8 +23,7 @@ use libc::iovec;
 use softswap_engine::api::engine::Engine;
 use softswap_sys::exemption;
 
-/// Returns true if even a short write to this file must take the file's lock, because another
-/// thread may be writing pieces to the file.
+/// Returns true if a short write needs the file's lock, too: another thread may be writing pieces.
 pub(super) fn needs_lock(call: &Call) -> bool {
     file_write_locks::are_in_use() && matches!(kind_of(call.fd(), true), Kind::File { .. })
 }
@@ -111,8 +106,7 @@ impl Part {
         }
     }
 
-    /// Returns true if the next piece directly follows the `done` bytes before it, and is within
-    /// the file size limit.
+    /// Returns true if the next piece directly follows the last, within the file size limit.
     fn may_follow(&self, done: usize) -> bool {
         let at = match self {
             Part::Explicit { start } | Part::Claimed { start } => Some(start + done),

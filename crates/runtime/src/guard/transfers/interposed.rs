@@ -1,8 +1,7 @@
 //! Interposed calls whose buffers are behind the pointer that the filter sees.
 //!
-//! If that pointer is managed, the call traps and the guard handles it. Otherwise these functions
-//! check the inner pointers before the call is issued. For structures that they cannot read, the
-//! kernel reports the error.
+//! If that pointer is managed, the call traps. Otherwise these functions check the inner pointers.
+//! For structures that they cannot read, the kernel reports the error.
 
 use super::buffers::MAX_VECTORS;
 use super::dispatch::transfer;
@@ -15,8 +14,7 @@ use crate::base::{instance, uaccess};
 use crate::signals::user_mode;
 use libc::{iovec, mmsghdr, msghdr, pid_t, timespec};
 
-/// Returns true if a call has nested buffers in managed memory that the filter does not see: the
-/// array itself is not managed (else the call traps), but one of its buffers is.
+/// Returns true if the array is not managed (else the call traps), but one of its buffers is.
 fn has_nested(vectors: usize, count: usize) -> bool {
     let is_managed = |index| {
         let vector = vectors as *const iovec;
@@ -73,17 +71,14 @@ pub(crate) fn note_asleep(number: i64, arguments: Arguments) {
     }
 }
 
-/// Handles a call with nested buffers in managed memory. Returns `None` for other calls, which the
-/// C library issues.
+/// Returns `None` for calls without managed nested buffers, which the C library issues.
 fn handle_nested(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
     if has_managed_buffers(number, arguments) { transfer(engine, number, arguments) } else { None }
 }
 
-/// Does the same as [`handle_nested`] for a cancellation point: as in the C library, the thread can
-/// be cancelled at any moment during the call. The call's pins are released when the thread exits
-/// ([`crate::memory::pins`]).
+/// As [`handle_nested`], for a cancellation point. A thread that exits releases its pins.
 fn handle_nested_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
@@ -112,7 +107,6 @@ raw_handlers! {
     SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
 }
 
-/// Defines interposed calls. The C library issues those without managed nested buffers.
 macro_rules! nested_calls {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $result:ty: $number:ident[$($word:ident)*];)*) => {$(
         #[unsafe(no_mangle)]
@@ -120,8 +114,7 @@ macro_rules! nested_calls {
             real!($name: fn($($ty),*) -> $result);
             match handle_nested_until_cancelled(libc::$number, padded([$($word as usize),*])) {
                 Some(result) => c_result(result) as $result,
-                // SAFETY: this is the C library's function of this name; the program passes the
-                // arguments.
+                // SAFETY: the C library's function of this name; the program passes the arguments.
                 None => unsafe { $name()($($arg),*) },
             }
         }
@@ -161,7 +154,6 @@ nested_calls! {
         SYS_recvmmsg[fd messages count flags time];
 }
 
-/// Returns the handler of a call between processes.
 pub(crate) fn copy_handler(number: i64) -> Option<Answer> {
     match number {
         libc::SYS_process_vm_readv => {
@@ -174,7 +166,7 @@ pub(crate) fn copy_handler(number: i64) -> Option<Answer> {
     }
 }
 
-/// Answers a call between processes, which is not a cancellation point.
+/// Not a cancellation point.
 fn copy_between(number: i64, arguments: Arguments) -> isize {
     other_process::copy(number, arguments, |number, arguments| {
         handle_nested(number, arguments).unwrap_or_else(|| pass_on(number, arguments))

@@ -1,7 +1,6 @@
 //! `sendmsg`, `recvmsg` and related calls.
 //!
-//! A message consists of data, an address and control data. All are buffers, listed message by
-//! message, the data first.
+//! The buffers of messages are listed one by one: data, address, control data.
 
 use super::buffers::{
     Buffers, EMPTY, INLINE_COUNT, MAX_RANGES, MAX_TRANSFER_BYTES, MAX_VECTORS, RECEIVED, cut,
@@ -19,7 +18,6 @@ use crate::memory::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
 use softswap_engine::api::engine::Engine;
 
-/// Number of other buffers of a message: address and control data.
 const OTHERS: usize = 2;
 const MAX_ADDRESS_BYTES: usize = 128;
 /// Maximum number of messages that the kernel accepts in one call.
@@ -27,8 +25,7 @@ const MAX_MESSAGES: usize = 1024;
 /// Number of messages that are stored on the stack; more need a mapping.
 const INLINE_MESSAGES: usize = 4;
 
-/// Lists the buffers of a message in `list`, whose length is that of [`buffers_of`]. Returns false
-/// if they cannot be read, or the kernel must reject them.
+/// Returns false if the buffers cannot be read, or the kernel must reject them.
 fn list_buffers(message: &msghdr, list: &mut [iovec]) -> bool {
     let (data, others) = list.split_at_mut(message.msg_iovlen);
     let address_len = (message.msg_namelen as usize).min(MAX_ADDRESS_BYTES);
@@ -51,8 +48,6 @@ fn refer_to(message: &mut msghdr, buffers: &[iovec]) {
     message.msg_control = others[1].iov_base;
 }
 
-/// Copies received data, address, control data and header fields to the program. Returns EFAULT if
-/// the header cannot be written.
 fn hand_back(
     buffers: &Buffers<'_, '_>,
     first: usize,
@@ -67,12 +62,10 @@ fn hand_back(
     return_header(original, received)
 }
 
-/// Copies the fields that the kernel has written from a copied header to the program's. Returns
-/// EFAULT if the program's header cannot be written.
+/// Returns EFAULT if the program's header cannot be written.
 fn return_header(original: usize, received: &msghdr) -> Option<isize> {
     let header = original as *mut msghdr;
-    // Field by field: the test for writability writes a byte, and the program may use the fields
-    // between these.
+    // Field by field: the test writes a byte, and the program may use the fields between these.
     let fields = [
         (std::mem::offset_of!(msghdr, msg_namelen), size_of_val(&received.msg_namelen)),
         (std::mem::offset_of!(msghdr, msg_controllen), size_of_val(&received.msg_controllen)),
@@ -188,7 +181,6 @@ pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     hand_back(&buffers, 0, count, bytes, original, &message).unwrap_or(result)
 }
 
-/// Receives from a stream until all bytes, or any control data, have arrived.
 fn receive_all_of(
     engine: &Engine,
     mut message: msghdr,
@@ -223,8 +215,7 @@ struct Messages<'p> {
     buffers: &'p mut [iovec],
 }
 
-/// Reads the headers at `original` and lists their buffers; `None` if the kernel must report an
-/// error, or if there is no memory.
+/// `None` if the kernel must report an error, or if there is no memory.
 fn read_headers<'p>(
     pins: &mut Pins<'_, MAX_RANGES>,
     inline: &'p mut [mmsghdr],
@@ -262,7 +253,6 @@ fn is_readable(original: usize, index: usize) -> bool {
     })
 }
 
-/// Returns the index range of each message's buffers in the list.
 fn places(headers: &[mmsghdr]) -> impl Iterator<Item = (usize, usize)> {
     let mut end = 0;
     headers.iter().map(move |header| {
@@ -276,8 +266,7 @@ fn no_messages() -> [mmsghdr; INLINE_MESSAGES] {
     [softswap_sys::AnyBits::zeroed(); INLINE_MESSAGES]
 }
 
-/// Sends messages by one call if all can be pinned, otherwise one by one, as the kernel does
-/// internally.
+/// Sends messages by one call if all can be pinned, otherwise one by one, as the kernel does.
 pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
     let mut pins = Pins::<MAX_RANGES>::new(engine);
@@ -326,8 +315,7 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
     sent
 }
 
-/// Returns the number of bytes of a message that one call sends; 0 if its header or its list of
-/// buffers cannot be read.
+/// Returns the bytes of a message that one call sends; 0 if the message cannot be read.
 fn message_bytes(header: usize) -> usize {
     let Some(message) = uaccess::get_user::<msghdr>(header) else { return 0 };
     let vector =

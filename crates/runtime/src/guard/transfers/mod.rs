@@ -4,16 +4,13 @@
 //! transfer with boundaries is never split: a datagram, a packet of a pipe, a write to a terminal
 //! or a device. The kernel reports bad pointers.
 //!
-//! The kernel cannot fault in managed memory during a call. So buffers are pinned, or split into
-//! pieces that are pinned one after the other ([`chunks`]): streams, disks, and the part of a file
-//! that a call has claimed ([`reading`], [`file_writing`]). A receive call may get untouched memory
-//! outside the window, which takes DRAM only for the bytes that arrive ([`buffers`]). A call whose
-//! buffers can be neither pinned nor split fails with ENOMEM. Copies stay in DRAM: only the swap
-//! areas store the program's pages, sealed.
+//! Buffers are pinned, or split into pieces that are pinned one after the other ([`chunks`]):
+//! streams, disks, and the part of a file that a call has claimed ([`reading`], [`file_writing`]).
+//! A receive call may get untouched memory outside the window ([`buffers`]). A call that allows
+//! none of these fails with ENOMEM. No copy reaches a disk, where it would be unsealed.
 //!
-//! The filter sees the outermost pointer only. Calls whose buffers are behind it are interposed
-//! ([`interposed`]) and check the inner pointers first. They read the program's structures with the
-//! kernel's checks ([`crate::base::uaccess`]).
+//! Calls with nested buffers are interposed, because the filter sees the outermost pointer only
+//! ([`interposed`]). They read structures with the kernel's checks ([`crate::base::uaccess`]).
 
 pub(crate) mod buffers;
 mod descriptor_kind;

@@ -1,10 +1,9 @@
-//! Copies from and to another process's memory (`process_vm_readv`, `process_vm_writev`, and words
-//! by `ptrace`), parts of which may be swapped out.
+//! Copies from and to another process's memory, parts of which may be swapped out.
 //!
 //! The kernel cannot fault in the other process's pages, so the call fails or returns a short
-//! count. If the other process is managed, it faults them in on request over its control socket; if
-//! it is this process, its pages are pinned. The rest is then copied piece by piece. A forked child
-//! has no control socket: one line on standard error reports such a call.
+//! count. A managed process faults them in on request over its control socket; if it is this
+//! process, they are pinned. The rest is then copied piece by piece. A forked child has no control
+//! socket.
 
 use crate::base::errno::refused;
 use crate::base::issue_call::{Arguments, engine_syscall};
@@ -23,16 +22,13 @@ use std::time::Duration;
 
 /// Timeout for the other process's answer; the same as that of `softswap ctl`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of attempts for each request. The other process closes a connection on which no
-/// request arrives within 250 ms.
+/// Attempts per request: the other process closes a connection without a request after 250 ms.
 const ATTEMPTS: usize = 4;
-/// Time after a timeout in which no further request is sent, in nanoseconds: a tracer may have
-/// stopped the other process.
+/// Time without requests after a timeout: a tracer may have stopped the other process.
 const SILENCE_NS: u64 = 2_000_000_000;
 const MAX_ANSWER_BYTES: usize = 256;
-/// Maximum length of a piece for the first attempt, and after one and two attempts without progress.
-/// Shorter pieces follow because the other process may evict the start of a long piece before its
-/// end is read.
+/// Maximum length of a piece for the first attempt, and after one and two without progress: the
+/// other process may evict the start of a long piece before its end is read.
 const PIECE_BYTES: [usize; 3] = [1 << 20, 64 << 10, 4 << 10];
 
 /// Time of [`raw::now_ns`] before which no process is asked, because one did not answer.
@@ -51,7 +47,6 @@ impl Ranges {
         Ranges { first: super::buffers::EMPTY, rest: array, count }
     }
 
-    /// Returns the first range that is not empty.
     fn first(&mut self) -> Option<iovec> {
         while self.first.iov_len == 0 {
             self.count = self.count.checked_sub(1)?;
@@ -73,8 +68,7 @@ impl Ranges {
     }
 }
 
-/// Makes a call that copies memory between this process and another one by `call`, and continues it
-/// if pages were absent.
+/// Copies by `call`, and continues after pages that were absent.
 pub(super) fn copy(
     number: i64,
     arguments: Arguments,
@@ -132,8 +126,7 @@ pub(super) fn copy(
     if done > 0 { done as isize } else { first }
 }
 
-/// Accesses the word at `address` of a traced process by `ptrace`. With page protection the kernel
-/// reads absent pages as zeroes, so each word that may be managed is requested first.
+/// With page protection the kernel reads absent pages as zeroes, so request the word first.
 pub(in crate::guard) fn access_word(
     pid: i32,
     address: usize,
@@ -163,7 +156,6 @@ pub(in crate::guard) fn access_word(
 
 /// A piece of the process that the call names.
 struct Source {
-    /// Name of the call.
     call: &'static str,
     access: Access,
     pid: i32,
@@ -180,8 +172,7 @@ impl Source {
         self.pid as usize == own || !exemption::is_in_force() && has_thread()
     }
 
-    /// Calls `then` with the length of the part that is pinned meanwhile. The call also pins the
-    /// buffers on its other side.
+    /// Calls `then` with the pinned length. The other half of the limit is for its own buffers.
     fn pinned(&self, then: impl FnOnce(usize) -> isize) -> Option<isize> {
         let engine = instance::engine()?;
         let mut pins = Pins::<1>::new(engine);
@@ -192,7 +183,6 @@ impl Source {
         Some(then(tried))
     }
 
-    /// Asks the process to fault the piece in. Returns false if it does not.
     fn is_brought_in(&self) -> bool {
         if exemption::is_in_force() || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
             return false;
@@ -218,8 +208,7 @@ impl Source {
         Ok(false)
     }
 
-    /// Reports the first call that touches mapped memory of a managed process that did not fault it
-    /// in.
+    /// Reports the first call for mapped memory that a managed process did not fault in.
     fn report(&self) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
         let is_news = || !IS_REPORTED.load(Ordering::Relaxed) && self.may_be_swapped_out();
@@ -236,7 +225,6 @@ impl Source {
         ));
     }
 
-    /// Returns true if the address is mapped in a process that has loaded this library.
     fn may_be_swapped_out(&self) -> bool {
         let Ok(maps) = std::fs::read_to_string(format!("/proc/{}/maps", self.pid)) else {
             return false;

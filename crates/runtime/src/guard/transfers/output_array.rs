@@ -1,8 +1,7 @@
 //! Arrays that the kernel fills in part: the result of the call is the number of elements.
 //!
-//! Such an array may be long, and the call may wait indefinitely. If it cannot be pinned because
-//! other calls hold too much of the limit, the kernel fills untouched memory outside the window,
-//! which takes DRAM only for the elements that arrive.
+//! If such an array cannot be pinned, the kernel fills untouched memory outside the window, which
+//! takes DRAM only for the elements that arrive.
 
 use super::buffers;
 use crate::base::errno::refused;
@@ -10,8 +9,7 @@ use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use softswap_sys::PAGE_SIZE;
 
-/// Returns the size of the elements that a call's result counts, if it fills the array that its
-/// argument `index` points to.
+/// `None` if the call does not fill the array of its argument `index`.
 fn element_bytes(number: i64, index: u8) -> Option<usize> {
     const SYS_IO_PGETEVENTS: i64 = 333;
     Some(match (number, index) {
@@ -45,8 +43,6 @@ pub(crate) struct OutputArray {
 }
 
 impl OutputArray {
-    /// Maps a copy of the array that argument `index` of a call points to. Returns `None` if the
-    /// call fills no array, or on failure.
     pub(crate) fn new<const N: usize>(
         pins: &mut Pins<'_, N>,
         number: i64,
@@ -64,8 +60,7 @@ impl OutputArray {
         self.copy
     }
 
-    /// Copies the filled elements to the program. Returns the call's result, or EFAULT if the
-    /// elements cannot be written.
+    /// Copies the elements to the program. Returns EFAULT if they cannot be written.
     pub(crate) fn hand_back(&self, result: isize) -> isize {
         let len = usize::try_from(result).unwrap_or(0) * self.element_bytes;
         // SAFETY: the kernel has written `len` bytes at `copy`, and nothing else refers to them.

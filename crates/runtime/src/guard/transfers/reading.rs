@@ -1,5 +1,4 @@
-//! Reads. Those that wait or have message boundaries are one kernel call; files, disks and endless
-//! devices are read in pieces.
+//! Reads: one kernel call if they wait or have message boundaries, otherwise in pieces.
 //!
 //! A read at the file's own position first claims its part of the file by one `lseek` over it. So
 //! two concurrent readers get separate contiguous parts, as with one kernel call each.
@@ -67,13 +66,11 @@ fn in_one(engine: &Engine, call: &Call, originals: &[iovec], strategy: Strategy)
     result + dropped
 }
 
-/// Reads a part of a file of `len` bytes from the file's own position, after claiming the part.
 fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> isize {
     let wanted = total_bytes(originals);
     let position = seek(call.fd(), 0);
     let left = (len as i64 - position as i64).max(0) as usize;
-    // A short read is one call: the end of a file, or a file whose length is unknown because the
-    // kernel generates it on reading.
+    // A short read is one call: a file's end, or a file that the kernel generates on reading.
     let bytes = managed_bytes(originals);
     let in_one = || in_one(engine, call, originals, Strategy::In(bytes.min(left)));
     let is_direct = is_direct(call.fd());

@@ -37,7 +37,6 @@ impl Call {
         self.write_flags() & RWF_ATOMIC != 0
     }
 
-    /// Returns the index of the argument that points to a single buffer.
     pub(super) fn buffer_at(&self) -> Option<usize> {
         buffer_of(self.number)
     }
@@ -88,8 +87,7 @@ impl Call {
         self.issue_by(vectors, issue_waiting)
     }
 
-    /// Issues the call for a piece of a file or disk. After the first piece, signals do not
-    /// interrupt the call.
+    /// After the first piece of a file or disk, signals do not interrupt the call.
     pub(super) fn issue_piece(&self, vectors: &[iovec], step: Step) -> isize {
         self.issue_by(vectors, if step.done > 0 { issue } else { issue_waiting })
     }

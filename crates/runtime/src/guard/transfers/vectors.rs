@@ -74,7 +74,6 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
         return refused(libc::ENOMEM);
     };
     if !uaccess::get_user_array(address, originals) || !cut(originals) {
-        // The kernel reports the error.
         return issue(number, arguments);
     }
     let call = Call { number, arguments };

@@ -1,10 +1,6 @@
 //! Writes to streams, disks and everything else except regular files ([`file_writing`]).
 //!
-//! Writes to a stream or a disk may be split. A message, a packet of a pipe or a write to an
-//! unknown device must not: it is pinned whole, or fails with ENOMEM.
-//!
-//! Under the program's own filter, pieces are moved by the call that the program made, so that the
-//! filter judges it.
+//! Under the program's own filter, pieces use the program's call, which the filter judges.
 
 use super::buffers::{Buffers, Strategy, total_bytes};
 use super::chunks::{Step, in_chunks};
@@ -26,7 +22,6 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
     }
     let originals = &*originals;
     match (kind_of(call.fd(), true), call.position()) {
-        // The kernel does not read the data, so it does not fault.
         (Kind::Sink, _) => call.issue(originals),
         (Kind::File { inode, .. }, _) => file_writing::write(engine, call, originals, inode),
         (Kind::Stream, _) if !exemption::is_in_force() => {
@@ -59,8 +54,7 @@ pub(super) fn undivided(
 ) -> isize {
     match Buffers::new(engine, originals, Strategy::Out, engine.call_limit_bytes()) {
         Ok(buffers) => issue(buffers.vectors()),
-        // Let the kernel report a message that is too long for the socket. A message that it cannot
-        // read is not sent.
+        // The kernel reports a message that is too long, and sends none that it cannot read.
         Err(error) if kind == Kind::Messages => match issue(originals) {
             result if result == refused(libc::EFAULT) => error,
             result => result,
@@ -69,8 +63,7 @@ pub(super) fn undivided(
     }
 }
 
-/// Sends a piece of a stream. Linux reports a broken connection by a signal only if no byte was
-/// sent.
+/// Linux reports a broken connection by a signal only if no byte was sent.
 fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
     let mut message: msghdr = softswap_sys::AnyBits::zeroed();
     message.msg_iov = vectors.as_ptr().cast_mut();
@@ -91,8 +84,7 @@ pub(super) fn piece_flags(flags: usize, step: Step) -> usize {
         flags &= !((libc::MSG_OOB | libc::MSG_EOR) as usize);
     }
     if step.done > 0 {
-        // The kernel numbers notifications by calls: one for the first piece, and the others are
-        // copied.
+        // Notifications are numbered by calls: one for the first piece; the others are copied.
         flags &= !((libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) as usize);
         flags |= libc::MSG_NOSIGNAL as usize;
     }
