@@ -21,15 +21,13 @@ use std::ffi::CString;
 /// Exit status for softswap's own failures, as in `env`.
 const OWN_FAILURE: i32 = 125;
 
-/// Prints an error and exits; the engine is only partly initialized.
+/// Does not run destructors: the engine is only partly initialized.
 pub(crate) fn fail(why: &str) -> ! {
     raw::write_stderr(format!("softswap: {why}\n").as_bytes());
     // SAFETY: exits the process. Destructors must not run on partly initialized state.
     unsafe { libc::_exit(OWN_FAILURE) }
 }
 
-/// Makes the preparations that do not need an engine: locates the C library's own memory and
-/// installs the fork handlers.
 pub(crate) fn prepare(config: &Config) -> Result<(), String> {
     if config.faults == Faults::Protection {
         signals::never_block_segv();
@@ -44,7 +42,7 @@ pub(crate) fn prepare(config: &Config) -> Result<(), String> {
     fork::install()
 }
 
-/// Starts the engine. `before` describes the memory that a waking process already has.
+/// `before` describes the memory that a waking process already has.
 pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), String> {
     let stats = statistics::map(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
     let backing = open_areas(config)?;
@@ -91,8 +89,7 @@ fn note_if_unlocked(bytes: usize, config: &Config) {
     }
 }
 
-/// Notes directories that this process finds in DRAM: in a sandbox, a tmpfs may cover the disk that
-/// `softswap run` has found there.
+/// Notes swap directories in DRAM: in a sandbox, a tmpfs may cover the disk.
 fn note_if_in_memory(config: &Config) {
     let directories = config.areas.iter().filter(|area| area.path.is_dir());
     for error in directories.filter_map(|area| on_disk(&area.path).err()) {
@@ -103,8 +100,8 @@ fn note_if_in_memory(config: &Config) {
     }
 }
 
-/// Opens the swap areas of this process. Named areas that cannot be opened are skipped if another
-/// area opens: outside `softswap run` they serve only one process.
+/// Skips named areas that cannot be opened if another area opens: outside `softswap run` they serve
+/// only one process.
 fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
     note_if_in_memory(config);
     let tables = shared_areas::tables(config);
@@ -124,7 +121,7 @@ fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
     }
 }
 
-/// Installs the handlers of the engine's signals. Called while the process has one thread.
+/// Called while the process has one thread.
 pub(crate) fn take_signals() -> Result<(), String> {
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     let segv = match signals::never_blocked() & signals::bit(SIGSEGV) {
@@ -142,8 +139,7 @@ pub(crate) fn take_signals() -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the engine's threads and the guard. The guard is last: from then, calls with managed
-/// pointers trap.
+/// Installs the guard last: from then on, calls with managed pointers trap.
 ///
 /// # Errors
 /// If the guard cannot be installed. The program must not continue.
@@ -153,14 +149,13 @@ pub(crate) fn begin_managing() -> Result<(), String> {
     install_guard()
 }
 
-/// Starts the engine's own threads, unless a filter of an earlier program is in force.
+/// Does nothing if a filter of an earlier program is in force.
 pub(crate) fn start_threads() {
     if !exemption::is_in_force() {
         engine_threads::start();
     }
 }
 
-/// Records state of the program before the program can change it.
 pub(crate) fn record_initial_state() -> Result<(), String> {
     other_malloc::install()?;
     control_thread::prepare();

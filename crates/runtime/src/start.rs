@@ -1,5 +1,4 @@
-//! Initialization when the loader loads the library: settings, engine, background threads,
-//! handlers, filter.
+//! Initialization when the loader loads the library.
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
@@ -42,8 +41,7 @@ extern "C" fn on_load() {
     let bases = bases_of_tree(&lookup);
     if let Some(bases) = bases {
         aslr::inherit(bases);
-        // Must precede all calls that the filter of an earlier program in this process would
-        // reject.
+        // Must precede calls that the filter of an earlier program would reject.
         aslr::place_gate(bases);
         exemption::detect_inherited();
     }
@@ -100,8 +98,7 @@ extern "C" fn on_load() {
     while_blocked(carried::hide);
 }
 
-/// Returns true if valgrind runs this process. valgrind has no userfaultfd, and prints a warning if
-/// a process requests it.
+/// valgrind has no userfaultfd, and prints a warning if a process requests it.
 fn is_under_valgrind() -> bool {
     std::env::var("LD_PRELOAD").is_ok_and(|preloaded| preloaded.contains("/vgpreload_"))
 }
@@ -126,8 +123,8 @@ fn report_not_advertised(why: &std::io::Error) {
     );
 }
 
-/// Returns true if this process runs in an emulator that its managed parent started. An emulator
-/// has neither userfaultfd nor the seccomp filters that page protection needs.
+/// Returns true in an emulator that a managed parent started. An emulator has neither userfaultfd
+/// nor the seccomp filters that page protection needs.
 fn is_under_emulator(faults: Faults) -> bool {
     // The program could install a filter (`exemption`) or use userfaultfd, so this is no emulator.
     if exemption::is_in_force() || faults == Faults::Auto && uffd::is_allowed() {
@@ -139,10 +136,9 @@ fn is_under_emulator(faults: Faults) -> bool {
             || Faults::Protection.check().is_err())
 }
 
-/// Starts the engine, or puts the process to sleep. Returns false if the process is unmanaged.
+/// Returns false if the process is unmanaged.
 fn start(config: &Config, is_emulated: bool) -> Result<bool, String> {
-    // Between fork and exec, such a Go program issues system-call instructions with all signals
-    // blocked.
+    // Such a Go program issues instructions of its own, with all signals blocked, before exec.
     if is_go_program_that_forks() {
         return Ok(false);
     }

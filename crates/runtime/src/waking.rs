@@ -42,13 +42,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// Returns an estimate of the bytes that an engine needs. A sleeping process keeps them free in the
-/// budget.
+/// Estimates the bytes that an engine needs. A sleeping process keeps them free in the budget.
 fn left_for_engine(memory_bytes: usize) -> usize {
     SPARE_BYTES as usize + memory_bytes / SPARE_PART as usize
 }
 
-/// Puts this process to sleep if possible. Returns true if it sleeps.
 pub(crate) fn fall_asleep(config: &Config) -> bool {
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let mut limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
@@ -97,9 +95,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     true
 }
 
-/// Starts signal emulation in the only thread of the process. Does nothing in the child of a
-/// `vfork`, or in a handler on an alternate stack, which the kernel does not replace while it is in
-/// use.
+/// Starts signal emulation in the only thread. Does nothing in the child of a `vfork`, or in a
+/// handler on an alternate stack, which the kernel does not replace while it is in use.
 fn prepare() {
     let stack = alternate_stack::in_force();
     if !asleep::is_owner() || stack.ss_flags & libc::SS_ONSTACK != 0 {
@@ -119,8 +116,7 @@ fn prepare() {
     }
 }
 
-/// Makes this process unmanaged and prints the reason. The program may exceed its budget, but is
-/// not killed.
+/// The program may exceed its budget, but is not killed.
 fn run_unmanaged(why: &str) {
     instance::set_managed(false);
     tree::end_eviction();
@@ -134,9 +130,8 @@ fn run_unmanaged(why: &str) {
     );
 }
 
-/// Wakes this process, or waits until another thread has woken it. Does nothing if waking is
-/// impossible now: if [`prepare`] does nothing, or inside an operation that waking would wait for.
-/// The next commit retries.
+/// Wakes this process, or waits for another thread that does. Does nothing if [`prepare`] does
+/// nothing, or inside an operation that waking would wait for; the next commit retries.
 fn wake() {
     // A cancelled thread would leave the others waiting.
     uncancelled(try_to_wake);
@@ -164,8 +159,7 @@ fn try_to_wake() {
         threads::request_to_wake();
         return;
     }
-    // Signals are blocked, because a handler of the program could run here and wait for this waking,
-    // which would then never end.
+    // Block signals: a handler of the program could run here and wait for this waking forever.
     let is_first = raw::preserving_errno(|| {
         signals::with_all_blocked(|| {
             let is_first = instance::begin_waking();
@@ -188,10 +182,8 @@ fn has_no_other_thread() -> bool {
     outside_the_window(threads::all).is_ok_and(|all| all.len() == 1)
 }
 
-/// Number of attempts that found a thread that blocks the engine's signals or does not leave the
-/// kernel.
+/// Attempts that found a thread that blocks the engine's signals or does not leave the kernel.
 static POSTPONED: AtomicU32 = AtomicU32::new(0);
-/// Value of [`POSTPONED`] at which a message is printed.
 const TRIES_BEFORE_MESSAGE: u32 = 3;
 const NOT_YET: &str = "cannot be managed yet: a thread blocks SIGBUS or SIGSYS, or is in a long \
      system call; until that changes, the process may exceed its budget; to start the engine with \
@@ -211,7 +203,6 @@ enum Attempt {
     Later,
 }
 
-/// Publishes the result of an attempt and wakes the waiting threads.
 fn finish_attempt(attempt: Result<Attempt, String>) {
     const PAUSE_NS: u64 = 1_000_000_000;
     match attempt {
@@ -228,10 +219,10 @@ fn finish_attempt(attempt: Result<Attempt, String>) {
     }
 }
 
-/// True if the filter is installed. A failed attempt leaves it installed.
+/// A failed attempt leaves the filter installed.
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
-/// Starts the engine while other threads run. All signals are blocked.
+/// Runs with all signals blocked, while other threads run.
 fn start_engine(config: &Config, base: usize, len: usize) -> Result<Attempt, String> {
     if !sleep_gate::drain() || !calls_in_progress::all_have_entered() {
         return Ok(Attempt::Later);
@@ -257,7 +248,6 @@ fn start_engine(config: &Config, base: usize, len: usize) -> Result<Attempt, Str
     Ok(Attempt::IsUp)
 }
 
-/// Starts the engine's threads and evicts pages until the budget is met.
 fn start_managing() {
     let Some(engine) = instance::engine() else { return };
     outside_the_window(bring_up::start_threads);

@@ -5,8 +5,7 @@ unsafe extern "C" {
     fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
 }
 
-/// Runs `body` with cancellation of this thread disabled. Waiting for a thread or a file would
-/// otherwise be a cancellation point.
+/// Disables cancellation of this thread: waiting for a thread or a file is a cancellation point.
 pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
     const DISABLE: i32 = 1;
     let mut before = 0;
@@ -18,7 +17,6 @@ pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `call` with asynchronous cancellation of this thread enabled.
 pub(crate) fn until_cancelled<R>(call: impl FnOnce() -> R) -> R {
     const ASYNCHRONOUS: i32 = 1;
     let mut before = 0;

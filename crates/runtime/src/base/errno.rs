@@ -3,7 +3,6 @@
 use softswap_sys::raw::set_errno;
 use std::io;
 
-/// Converts an error number to the kernel's form of a result.
 pub(crate) const fn refused(error: i32) -> isize {
     -(error as isize)
 }
@@ -16,7 +15,6 @@ pub(crate) fn result_of(done: io::Result<()>) -> isize {
     done.map_or_else(|error| kernel_error(&error), |()| 0)
 }
 
-/// Converts a kernel result to the C convention: -1 and `errno`.
 pub(crate) fn c_result(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         set_errno(-result as i32);

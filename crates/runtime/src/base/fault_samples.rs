@@ -1,11 +1,10 @@
 //! Page faults sampled for `softswap record`: instruction, page, waiting time, and the words of the
 //! stack needed to unwind it.
 //!
-//! While sampling is off, each fault costs one atomic load more. While it is on, the faulting
-//! thread records one fault in N in its signal handler, in the next entry of a ring, without locks,
-//! allocation or waiting. If that entry is still in use, the fault counts as missed. The kernel
-//! copies the stack, so a bad address is an error, not a fault. Each request takes the samples;
-//! without requests, sampling stops.
+//! While sampling is on, the faulting thread records one fault in N in its signal handler, in a
+//! ring, without locks, allocation or waiting. If the ring's next entry is still in use, the fault
+//! counts as missed. The kernel copies the stack, so a bad address is an error, not a fault.
+//! Sampling stops if no request comes.
 
 use super::python_frames;
 use super::uaccess::copy_by_kernel;
@@ -19,24 +18,20 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Maximum number of samples between two requests.
 const RING_ENTRIES: usize = 128;
-/// Number of stack words stored with each sample: 8 KiB.
+/// 8 KiB of stack per sample.
 const STACK_WORDS: usize = 1024;
-/// Time after the last request until sampling stops, in nanoseconds.
+/// Time after the last request until sampling stops.
 const LEASE_NS: u64 = 2_000_000_000;
 /// Approximate limit of an answer in bytes. The next request returns further samples.
 const MAX_ANSWER_BYTES: usize = 128 << 10;
 
 /// One in this many faults is sampled; 0: none.
 static EVERY: AtomicU32 = AtomicU32::new(0);
-/// Number of faults while sampling was on.
 static FAULTS: AtomicU32 = AtomicU32::new(0);
-/// Entry for the next sample, modulo [`RING_ENTRIES`].
 static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Number of faults represented by samples whose entry was in use.
 static MISSED: AtomicU64 = AtomicU64::new(0);
-/// Time at which sampling stops.
 static UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static RING: OnceLock<Box<[RingEntry]>> = OnceLock::new();
 
@@ -74,7 +69,6 @@ pub(crate) struct Due {
     since_ns: u64,
 }
 
-/// Returns `Some` if the fault that starts now was selected for sampling.
 #[inline]
 pub(crate) fn due() -> Option<Due> {
     match EVERY.load(Relaxed) {
@@ -100,8 +94,6 @@ fn due_of(every: u32) -> Option<Due> {
     Some(Due { every, since_ns })
 }
 
-/// Records a completed fault: address, kind of access, where the page was stored, the time waited,
-/// registers, and part of the stack. Counts it as missed if its entry of the ring is in use.
 #[cold]
 pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, context: Context<'_>) {
     let waited_ns = raw::now_ns() - due.since_ns;
@@ -136,9 +128,8 @@ pub(crate) fn record(due: Due, address: usize, toucher: Toucher, tier: Tier, con
     entry.state.store(FULL, Release);
 }
 
-/// Takes the samples so far, and starts sampling one fault in `every` (0: none) until requests
-/// stop. New samples include the frames of the interpreter `python`. Called by a thread of the
-/// engine.
+/// Takes the samples so far, and starts sampling one fault in `every` (0: none). New samples
+/// include the frames of the interpreter `python`. Called by a thread of the engine.
 pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
     let ring = RING.get_or_init(|| {
         let word = || AtomicU64::new(0);

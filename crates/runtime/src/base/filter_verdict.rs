@@ -6,8 +6,7 @@ use softswap_sys::exemption;
 use softswap_sys::signals::Mask;
 
 /// Returns the result that the program's filter sets for a call, or `None` if the filter allows it.
-/// For calls that the engine handles itself or issues by its own instruction. The test issues the
-/// same call with arguments that have no effect.
+/// Issues the same call with arguments that have no effect.
 pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
     if !exemption::is_in_force() {
         return None;

@@ -1,9 +1,8 @@
 //! The trapped system call that this thread is handling, if any.
 //!
 //! All signals are blocked while the guard handles a call, except while the call waits in the
-//! kernel ([`issue_waiting`]). A signal that arrives then interrupts the call. As with a real
-//! system call, the program's handler starts only after the guard returns, from the context of the
-//! trapped call.
+//! kernel ([`issue_waiting`]). A signal that arrives then interrupts the call. The program's
+//! handler starts only after the guard returns, from the context of the trapped call.
 
 use super::issue_call::{Arguments, issue};
 use super::signal_stack;
@@ -13,7 +12,6 @@ use std::cell::Cell;
 
 const NONE: i64 = -1;
 
-/// Returns the signal mask in force in the guard.
 #[inline]
 pub(crate) fn closed() -> Mask {
     !never_blocked()
@@ -32,19 +30,16 @@ pub(crate) struct Deferred {
 thread_local! {
     /// Number of the innermost call that this thread's guard handles; -1 for none.
     static ANSWERING: Cell<i64> = const { Cell::new(NONE) };
-    /// Value that the program's own filter returned with SECCOMP_RET_TRAP for the innermost call.
+    /// Value of the program's own filter (SECCOMP_RET_TRAP) for the innermost call.
     static TRAPPED: Cell<Option<i32>> = const { Cell::new(None) };
-    /// Address of the signal context of the innermost call. The guard's frames are below it. 0:
-    /// none.
+    /// Address of the innermost call's signal context, above the guard's frames; 0: none.
     static CONTEXT: Cell<usize> = const { Cell::new(0) };
     static DEFERRED: Cell<Option<Deferred>> = const { Cell::new(None) };
     /// True until the innermost call has had an effect.
     static IS_UNTOUCHED: Cell<bool> = const { Cell::new(false) };
-    /// Function that releases the resources of the innermost call.
     static RELEASE: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
-/// State of the enclosing call, which [`end`] restores.
 pub(crate) struct Outer {
     number: i64,
     trapped: Option<i32>,
@@ -58,8 +53,6 @@ pub(crate) fn begin(number: i64, context: Context<'_>) -> Outer {
     Outer { number, trapped, context: CONTEXT.replace(context.as_ptr() as usize) }
 }
 
-/// Ends the handling of a call. Returns the value of the program's own filter, if the filter
-/// trapped the call.
 #[inline]
 pub(crate) fn end(outer: &Outer) -> Option<i32> {
     CONTEXT.set(outer.context);
@@ -91,29 +84,25 @@ pub(crate) fn context_above(address: usize) -> Option<Context<'static>> {
         .then(|| unsafe { Context::of(context as *mut _) })
 }
 
-/// Returns the context of the call that the current code handles, if any.
 pub(crate) fn answered_context() -> Option<Context<'static>> {
     let local = 0_u8;
     context_above(&raw const local as usize)
 }
 
-/// Returns the program's signal mask at [`answered_context`].
 pub(crate) fn open_mask() -> Option<Mask> {
     answered_context().map(Context::mask)
 }
 
-/// Notes that the innermost call has had an effect, so that it can no longer be restarted.
+/// Afterwards the innermost call can no longer be restarted.
 pub(crate) fn note_effect() {
     IS_UNTOUCHED.set(false);
 }
 
-/// Returns [`answered_context`] if the call can still be restarted.
 pub(crate) fn untouched_context() -> Option<Context<'static>> {
     answered_context().filter(|_| IS_UNTOUCHED.get())
 }
 
-/// Sets the function to call if the handling of the trapped call ends without returning; `None`
-/// removes it.
+/// Sets the function to call if the handling of the trapped call ends without returning.
 pub(crate) fn release_by(release: Option<fn()>) {
     RELEASE.set(release);
 }
@@ -148,8 +137,7 @@ pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     }
 }
 
-/// Stores a signal until the guard returns. There is at most one: once a signal has arrived, all
-/// signals are blocked.
+/// Stores a signal until the guard returns. At most one: all signals are blocked afterwards.
 pub(crate) fn defer(deferred: Deferred) {
     DEFERRED.set(Some(deferred));
 }
@@ -158,7 +146,6 @@ pub(crate) fn take_deferred() -> Option<Deferred> {
     DEFERRED.take()
 }
 
-/// Discards the state of all calls that this thread was handling, and releases their resources.
 #[inline]
 pub(crate) fn drop_all() {
     CONTEXT.set(0);

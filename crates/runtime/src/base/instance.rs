@@ -19,22 +19,18 @@ fn state() -> u32 {
     STATE.load(Ordering::Acquire)
 }
 
-/// Returns the engine while it manages this process; `None` while loading, asleep or waking, and in
-/// an unmanaged process. Memory that a sleeping process has mapped in its future window is not
-/// managed yet.
+/// Returns `None` while loading, asleep or waking, and in an unmanaged process.
 #[inline]
 pub(crate) fn engine() -> Option<&'static Engine> {
     if state() == MANAGED { ENGINE.get() } else { None }
 }
 
-/// Returns true once the runtime has left the loading state. Before that, memory comes from the
-/// engine's own heap.
+/// Until then, memory comes from the engine's own heap.
 #[inline]
 pub(crate) fn is_loaded() -> bool {
     state() != LOADING
 }
 
-/// Returns true if this process has no engine and will not start one.
 #[inline]
 pub(crate) fn is_plain() -> bool {
     state() == PLAIN
@@ -64,7 +60,6 @@ struct OnWaking {
 }
 
 static ON_WAKING: OnceLock<OnWaking> = OnceLock::new();
-/// Base address and length in bytes of the future window.
 static WINDOW: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Puts this process to sleep, with a future window at `base`. `wake` starts the engine; `prepare`
@@ -76,19 +71,15 @@ pub(crate) fn fall_asleep(base: usize, len: usize, wake: fn(), prepare: fn()) {
     STATE.store(ASLEEP, Ordering::Release);
 }
 
-/// Returns base address and length of the window of a process that sleeps or has slept.
 pub(crate) fn window() -> Option<(usize, usize)> {
     let [base, len] = [&WINDOW[0], &WINDOW[1]].map(|word| word.load(Ordering::Relaxed));
     (len != 0).then_some((base, len))
 }
 
-/// Returns true if an address is in the window of the engine, or in the window reserved for a
-/// future engine.
 pub(crate) fn is_in_window(address: usize) -> bool {
     window().is_some_and(|(base, len)| address.wrapping_sub(base) < len) || is_managed(address)
 }
 
-/// Returns true if this process sleeps: it has no engine but may start one.
 #[inline]
 pub(crate) fn is_asleep() -> bool {
     state() == ASLEEP
@@ -99,14 +90,12 @@ pub(crate) fn is_waking() -> bool {
     state() == WAKING
 }
 
-/// Returns true if the engine may still be started, or is being started.
 #[inline]
 pub(crate) fn may_wake() -> bool {
     matches!(state(), ASLEEP | WAKING)
 }
 
-/// Returns the engine. Starts it in a sleeping process; `None` if that fails, or if the process is
-/// unmanaged.
+/// Starts the engine in a sleeping process; `None` if that fails, or if the process is unmanaged.
 pub(crate) fn awake() -> Option<&'static Engine> {
     if may_wake()
         && let Some(on_waking) = ON_WAKING.get()
@@ -116,7 +105,6 @@ pub(crate) fn awake() -> Option<&'static Engine> {
     engine()
 }
 
-/// True if the program has opened a library by `dlopen`.
 static HAS_PLUG_INS: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn note_plug_in() {
@@ -146,8 +134,7 @@ pub(crate) fn prepare_for_threads() {
 /// Thread ID of the thread that starts the engine; 0: none.
 static WAKER: AtomicI32 = AtomicI32::new(0);
 
-/// Starts waking. Returns false if the process does not sleep, or if another thread starts the
-/// engine.
+/// Returns false if the process does not sleep, or if another thread starts the engine.
 pub(crate) fn begin_waking() -> bool {
     let is_first =
         STATE.compare_exchange(ASLEEP, WAKING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -157,8 +144,7 @@ pub(crate) fn begin_waking() -> bool {
     is_first
 }
 
-/// Returns true if this thread starts the engine. It must not wait for itself in [`await_waking`],
-/// which the C library functions that it calls may reach.
+/// The waker must not wait for itself in [`await_waking`], which its C library calls may reach.
 pub(crate) fn is_waker() -> bool {
     is_waking() && WAKER.load(Ordering::Relaxed) == raw::current_thread()
 }
@@ -168,7 +154,6 @@ pub(crate) fn sleep_on() {
     futex::wake_all(&STATE);
 }
 
-/// Waits until the thread that starts the engine has finished.
 pub(crate) fn await_waking() {
     while is_waking() && !is_waker() {
         futex::wait(&STATE, WAKING, None);
@@ -180,12 +165,10 @@ pub(crate) fn keep(engine: Engine) {
     ENGINE.get_or_init(|| engine);
 }
 
-/// Returns the stored engine, also before [`set_managed`].
 pub(crate) fn kept() -> Option<&'static Engine> {
     ENGINE.get()
 }
 
-/// Ends loading or waking: the process is managed by the stored engine, or unmanaged.
 pub(crate) fn set_managed(has_engine: bool) {
     if has_engine {
         emulate_signals();

@@ -6,15 +6,13 @@ use std::ffi::c_char;
 
 pub(crate) type Arguments = [usize; 6];
 
-/// Pads the arguments of a call with zeros.
 pub(crate) fn padded<const N: usize>(given: [usize; N]) -> Arguments {
     std::array::from_fn(|index| given.get(index).copied().unwrap_or(0))
 }
 
-/// Function that handles a call as the kernel would. Returns its result or a negative error number.
+/// Handles a call as the kernel would. Returns its result or a negative error number.
 pub(crate) type Answer = fn(Arguments) -> isize;
 
-/// Issues a call of the program after its buffers have become resident.
 #[inline]
 pub(crate) fn issue(number: i64, arguments: Arguments) -> isize {
     // SAFETY: the program makes this call with these arguments, so the effects on its memory are
@@ -50,14 +48,11 @@ unsafe extern "C" {
     static etext: c_char;
 }
 
-/// Returns true if an address is in this library. Calls from it are the engine's, for example those
-/// of the standard library's locks or for submitting to a ring.
+/// Returns true if an address is in this library: such calls are the engine's.
 pub(crate) fn is_our_own(caller: usize) -> bool {
     (&raw const __ehdr_start as usize..&raw const etext as usize).contains(&caller)
 }
 
-/// Defines C library functions that take the arguments of a system call and pass them to an
-/// [`Answer`].
 macro_rules! answered_by {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $result:ty: $answer:expr;)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,8 +1,6 @@
-//! Large blocks that the program has allocated, so that `softswap record` can report the block and
-//! the allocating function of a page.
+//! Large blocks of the program and their allocating functions, for `softswap record`.
 //!
-//! The blocks are in a lock-free table. If it is full, new entries replace old ones. It is only
-//! read on a request for samples, and may be incomplete.
+//! The lock-free table may be incomplete: if it is full, new entries replace old ones.
 
 use crate::base::instance;
 use softswap_engine::api::fault_samples::Block;
@@ -36,7 +34,6 @@ fn places(start: usize) -> impl Iterator<Item = &'static Entry> {
     (0..PROBES).map(move |step| &TABLE[(first + step) % ENTRIES])
 }
 
-/// Records a block that the program has allocated by a call that returns to `caller`.
 #[inline]
 pub(crate) fn record(start: usize, len: usize, caller: usize) {
     if len >= MIN_BYTES && start != 0 {
@@ -44,7 +41,6 @@ pub(crate) fn record(start: usize, len: usize, caller: usize) {
     }
 }
 
-/// Updates the statistics of the largest block, for a block that the program can write to.
 pub(crate) fn publish(len: usize) {
     if let Some(engine) = instance::engine() {
         engine.stats().peak(Counter::LargestBlockBytes, len as u64);
@@ -80,8 +76,7 @@ fn remove(start: usize) {
     }
 }
 
-/// Returns the blocks that contain any of these addresses. If several blocks contain an address,
-/// returns the smallest of them.
+/// If several blocks contain an address, returns the smallest of them.
 pub(crate) fn containing(addresses: impl Iterator<Item = u64>) -> Vec<Block> {
     let read = |entry: &Entry| {
         let start = entry.start.load(Acquire);
@@ -121,7 +116,6 @@ mod tests {
         assert_eq!(of(START + (2 << 20)), Some(0x5502));
         forget(START);
         assert_eq!(of(START), None);
-        // There are more blocks than entries: the newest block must be in the table.
         for number in 0..3 * ENTRIES {
             record(START + number * (2 << 20), 2 << 20, number);
         }

@@ -13,13 +13,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Maximum number of frames that are read of a stack, from the innermost one.
 pub(super) const MAX_FRAMES: usize = 64;
-/// Number of keys whose values glibc stores in the thread's descriptor, which is never managed.
+/// glibc stores the values of these keys in the thread's descriptor, which is never managed.
 const DESCRIPTOR_KEYS: u32 = 32;
-/// Maximum length of a name; longer names are not read.
 const MAX_CHARACTERS: u64 = 512;
-/// Maximum size of the function names in an answer, in bytes. The rest is for samples and blocks.
+/// Maximum size of the function names in an answer. The rest is for samples and blocks.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Attempts to read: a page that was faulted in may be evicted before it is read.
 const ATTEMPTS: usize = 4;
@@ -28,27 +26,23 @@ const ATTEMPTS: usize = 4;
 struct Layout {
     /// `Py_Version >> 16`.
     version: u16,
-    /// Offset in `_PyRuntime` of the thread-specific key of a thread's state.
+    /// In `_PyRuntime`: the thread-specific key of a thread's state.
     key: usize,
-    /// Offsets of the pointers that lead from a thread's state to its innermost frame.
+    /// Pointers from a thread's state to its innermost frame.
     to_frame: &'static [usize],
     code: usize,
     previous: usize,
     boundary: Boundary,
     first_line: usize,
-    /// Size of the header of an ASCII string.
     ascii: usize,
-    /// Size of the header of a string that is not ASCII.
     compact: usize,
 }
 
-/// Mark of the outermost frame of a call of the interpreter's loop. A call from Python to Python
-/// adds a frame without a mark.
+/// Mark of the outermost frame of a call of the interpreter's loop.
 enum Boundary {
     /// The byte at this offset is set in the outermost frame of a call.
     Entry(usize),
-    /// The byte at this offset is `FRAME_OWNED_BY_CSTACK` in a frame that belongs to the C stack
-    /// and has no function.
+    /// This byte is `FRAME_OWNED_BY_CSTACK` in a frame of the C stack, which has no function.
     Shim(usize),
 }
 
@@ -82,7 +76,6 @@ static LAYOUTS: [Layout; 3] = [
     Layout { version: 0x030d, key: 2164, to_frame: &[72], ..LAYOUT_3_12 },
 ];
 
-/// Number of bytes read of a frame.
 const FRAME_BYTES: usize = 72;
 
 /// Offsets in a code object, the same in all versions.
@@ -106,7 +99,6 @@ fn read<const N: usize>(address: usize) -> Option<[u8; N]> {
     (copy_by_kernel(address, bytes.as_mut_ptr(), N) == N as isize).then_some(bytes)
 }
 
-/// Fills `to`, faulting in evicted pages. Returns `None` if the memory cannot be read.
 fn read_stored(engine: &Engine, address: usize, to: &mut [u8]) -> Option<()> {
     for _ in 0..ATTEMPTS {
         if copy_by_kernel(address, to.as_mut_ptr(), to.len()) == to.len() as isize {
@@ -129,7 +121,6 @@ fn half(bytes: &[u8], offset: usize) -> u32 {
     u32::from_ne_bytes(half)
 }
 
-/// Makes [`record`] record the frames of this interpreter, or none.
 pub(super) fn set_interpreter(python: Option<Python>) {
     let find = |python: Python| {
         let at = LAYOUTS.iter().position(|layout| layout.version == python.version)?;
@@ -139,16 +130,14 @@ pub(super) fn set_interpreter(python: Option<Python>) {
     INTERPRETER.store(python.and_then(find).unwrap_or(0), Relaxed);
 }
 
-/// Returns the layout of the interpreter whose frames are recorded, and its thread-specific key.
 fn interpreter() -> Option<(&'static Layout, u32)> {
     let interpreter = INTERPRETER.load(Relaxed);
     let at = (interpreter as u32).checked_sub(1)?;
     Some((&LAYOUTS[at as usize], (interpreter >> 32) as u32))
 }
 
-/// Records the frames of the calling thread, from the innermost one, as addresses of code objects.
-/// The lowest bit marks the outermost frame of a call of the interpreter's loop. Returns the number
-/// of frames. Called in signal handlers.
+/// Records the calling thread's frames, innermost first, as addresses of code objects. The lowest
+/// bit marks the outermost frame of a call of the interpreter's loop. Called in signal handlers.
 pub(super) fn record(to: &[AtomicU64; MAX_FRAMES]) -> usize {
     let mut count = 0_usize;
     let Some(mut frame) = innermost_frame() else { return 0 };
@@ -196,8 +185,7 @@ pub(super) fn frames(slot: &[AtomicU64]) -> Vec<PythonFrame> {
     slot.iter().map(frame).collect()
 }
 
-/// Returns the functions in the samples with their names. Faults in the pages that contain the
-/// names. Called by the control thread.
+/// Faults in the pages that contain the names. Called by the control thread.
 pub(crate) fn codes(engine: &Engine, samples: &[FaultSample]) -> Vec<PythonCode> {
     let Some((layout, _)) = interpreter() else { return Vec::new() };
     let frames = samples.iter().flat_map(|sample| &sample.python);
@@ -223,7 +211,6 @@ impl Layout {
         is_code.then(|| PythonCode { address, line: half(&code, self.first_line), name, file })
     }
 
-    /// Returns a string and the address of its type.
     fn text(&self, engine: &Engine, address: u64) -> Option<(String, u64)> {
         const COMPACT: u32 = 1 << 5;
         const ASCII: u32 = 1 << 6;

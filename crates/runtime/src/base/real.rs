@@ -14,7 +14,6 @@ impl Real {
         Real { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Returns the function's address, if a library in the global scope defines it.
     pub(crate) fn find(&self) -> Option<*mut c_void> {
         // SAFETY: the name is a C string.
         let find = || unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
@@ -25,8 +24,7 @@ impl Real {
         (!found.is_null()).then_some(found)
     }
 
-    /// Returns the version since which the function has its present form. Before glibc 2.36,
-    /// RTLD_NEXT finds the oldest form.
+    /// Before glibc 2.36, RTLD_NEXT finds a function's oldest form, so name the present one.
     fn version(&self) -> Option<&'static CStr> {
         match self.name.to_bytes() {
             b"timer_create" => Some(c"GLIBC_2.3.3"),
@@ -37,8 +35,7 @@ impl Real {
         }
     }
 
-    /// Returns the function's address in one of these libraries, if the library is loaded.
-    /// [`Self::find`] does not find libraries opened with RTLD_LOCAL.
+    /// Unlike [`Self::find`], also finds libraries opened with RTLD_LOCAL.
     pub(crate) fn find_in(&self, libraries: &[&CStr]) -> Option<*mut c_void> {
         libraries.iter().find_map(|library| {
             // SAFETY: both names are C strings; RTLD_NOLOAD loads nothing. The handle is not
@@ -55,7 +52,7 @@ impl Real {
         })
     }
 
-    /// Returns the function's address. Aborts if the C library lacks it.
+    /// Aborts if the C library lacks the function.
     pub(crate) fn get(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
@@ -72,8 +69,7 @@ impl Real {
     }
 }
 
-/// Declares a C library function under its own name: after `real!(name: fn(..) -> ..)`, `name()`
-/// returns a function pointer.
+/// After `real!(name: fn(..) -> ..)`, `name()` returns the C library's function of that name.
 macro_rules! real {
     ($name:ident: fn($($arg:ty),*) -> $ret:ty) => {
         fn $name() -> unsafe extern "C" fn($($arg),*) -> $ret {

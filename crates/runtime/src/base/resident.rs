@@ -4,7 +4,6 @@ use softswap_engine::api::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw;
 
-/// Ranges that stay resident until this value is dropped.
 pub(crate) struct ResidentRanges<'e> {
     engine: &'e Engine,
     ranges: Vec<(usize, usize)>,
@@ -15,13 +14,12 @@ impl<'e> ResidentRanges<'e> {
         ResidentRanges { engine, ranges: Vec::new() }
     }
 
-    /// Faults in and pins `len` bytes, up to the first page that is unmanaged or unmapped or cannot
-    /// be faulted in.
+    /// Faults in and pins `len` bytes, up to the first page that is unmanaged or unmapped, or
+    /// cannot be faulted in.
     ///
-    /// Faults pages in by `madvise`, which the guard handles on the engine's stack: the current
-    /// stack may itself be managed memory. Uses MADV_POPULATE_WRITE because a page that was only
-    /// read may stay write-protected, and such pages are not pinned. Does not write to a page,
-    /// because the program may have made it read-only.
+    /// Uses `madvise`, which the guard handles on the engine's stack: the current stack may itself
+    /// be managed. Uses MADV_POPULATE_WRITE, because a page that was only read may stay
+    /// write-protected and is then not pinned. A write would fail if the page is read-only.
     pub(crate) fn add(&mut self, address: usize, len: usize) {
         if !self.engine.contains(address) || self.is_last(address, len) {
             return;
@@ -55,7 +53,6 @@ impl<'e> ResidentRanges<'e> {
         }
     }
 
-    /// Returns true if the range is within the pages pinned last: consecutive strings share pages.
     fn is_last(&self, address: usize, len: usize) -> bool {
         self.ranges.last().is_some_and(|(start, pinned)| {
             let first = start & !(PAGE_SIZE - 1);

@@ -10,11 +10,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 thread_local! {
-    /// Base of the stack; 0: none.
+    /// 0: none.
     static BASE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes at the lower end of each stack that the program uses as its alternate stack.
 static PROGRAM_HALF_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Reserves the lower half of each stack for the program. Go queries a thread's alternate stack by
@@ -23,7 +22,6 @@ pub(crate) fn reserve_program_half() {
     PROGRAM_HALF_BYTES.store(signals::stack_at(0).len() / 2, Ordering::Relaxed);
 }
 
-/// Returns the part of this thread's stack that the program uses.
 pub(crate) fn program_half() -> Option<stack_t> {
     let ss_size = PROGRAM_HALF_BYTES.load(Ordering::Relaxed);
     let stack = alternate().filter(|_| ss_size > 0)?;
@@ -45,12 +43,10 @@ pub(crate) fn exists() -> bool {
     BASE.get() != 0
 }
 
-/// Returns the addresses of this thread's signal stack, without the [`program_half`] part.
 pub(crate) fn addresses() -> Option<Range<usize>> {
     exists().then(|| own_part(BASE.get()))
 }
 
-/// Returns this thread's signal stack as it is set in the kernel.
 pub(crate) fn alternate() -> Option<stack_t> {
     exists().then(|| signals::alternate_stack_at(BASE.get()))
 }

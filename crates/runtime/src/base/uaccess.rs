@@ -15,8 +15,7 @@ pub(crate) const TASK_SIZE: usize = 0x7fff_ffff_f000;
 /// Attempts to copy: a page that was faulted in may be evicted before it is read.
 const ATTEMPTS: usize = 100;
 
-/// Fills `to` from an address of the program, faulting in absent pages. Returns false if the memory
-/// cannot be read.
+/// Faults in absent pages. Returns false if the memory cannot be read.
 pub(crate) fn copy_from_user(address: usize, to: &mut [u8]) -> bool {
     let Some(end) = address.checked_add(to.len()) else { return false };
     let first = address & !(PAGE_SIZE - 1);
@@ -48,7 +47,7 @@ pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
     copy_from_user(address, bytes).then_some(words)
 }
 
-/// Reads memory that is resident, managed or not. Returns false if any of it is absent.
+/// Returns false if any of the memory is absent.
 fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     // The filter of the program, or of a container, may forbid the call.
     const FORBIDDEN: [isize; 2] = [refused(libc::ENOSYS), refused(libc::EPERM)];
@@ -59,9 +58,8 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     result == to.len() as isize
 }
 
-/// Lets the kernel copy resident pages, managed or not, to memory of the caller. Returns the number
-/// of bytes, or a negative error number: EPERM under the program's own filter, which may not allow
-/// the call.
+/// Lets the kernel copy resident pages, managed or not. Returns the number of bytes, or a negative
+/// error number: EPERM under the program's own filter, which may not allow the call.
 pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     if exemption::is_in_force() {
         return refused(libc::EPERM);
@@ -73,8 +71,7 @@ pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     engine_syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0])
 }
 
-/// Implements [`copy_from_user_nofault`] without `process_vm_readv`: tests each page by a system
-/// call, then copies.
+/// Tests each page by a system call, then copies.
 fn copy_readable(from: usize, to: &mut [u8]) -> bool {
     let Some(end) = from.checked_add(to.len()) else { return false };
     let mut pages = (from & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
@@ -87,8 +84,7 @@ fn copy_readable(from: usize, to: &mut [u8]) -> bool {
     true
 }
 
-/// Returns true if the kernel can read the page of an address. Tests by `rt_sigprocmask` with an
-/// invalid operation: the kernel reads the signal set first.
+/// Tests by `rt_sigprocmask` with an invalid operation: the kernel reads the signal set first.
 fn kernel_reads(address: usize) -> bool {
     const NOTHING: usize = usize::MAX;
     // A null pointer would mean no set.
@@ -106,7 +102,7 @@ unsafe extern "C" {
 /// usual thread stack, because the thread may run on a coroutine's smaller stack.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Returns true if memory is in the calling thread's stack, above this frame.
+/// Excludes memory below this frame.
 fn is_on_stack(address: usize, len: usize) -> bool {
     let here = 0_u8;
     let here = &raw const here as usize;
@@ -126,7 +122,6 @@ fn is_on_stack(address: usize, len: usize) -> bool {
     end <= descriptor && descriptor > here && !signal_stack::contains(here)
 }
 
-/// Calls `body` with the part of the range in each page until it returns false.
 fn all_pages(address: usize, len: usize, body: impl Fn(usize, usize) -> bool) -> bool {
     let Some(end) = address.checked_add(len) else { return false };
     let mut at = address;
@@ -140,7 +135,7 @@ fn all_pages(address: usize, len: usize, body: impl Fn(usize, usize) -> bool) ->
     true
 }
 
-/// Returns true if the engine allows the access to a page; `None` if the engine does not manage it.
+/// Returns `None` if the engine does not manage the page.
 fn engine_allows(address: usize, len: usize, wanted: i32) -> Option<bool> {
     let engine = instance::engine().filter(|engine| engine.contains(address))?;
     if engine.is_unmanaged(address) {
@@ -156,8 +151,7 @@ pub(crate) fn is_readable(address: usize, len: usize) -> bool {
         })
 }
 
-/// Returns true if the program's memory can be written. In unmanaged memory the test overwrites the
-/// first byte in each page, so call this only for memory that is overwritten next.
+/// Overwrites the first byte in each unmanaged page, so only for memory to be overwritten.
 pub(crate) fn is_writable(address: usize, len: usize) -> bool {
     is_on_stack(address, len)
         || all_pages(address, len, |at, len| {
@@ -165,21 +159,18 @@ pub(crate) fn is_writable(address: usize, len: usize) -> bool {
         })
 }
 
-/// Returns true if the kernel can write a byte. Tests by `mincore` for the page of this frame,
-/// which writes its result to `address`.
+/// Tests by `mincore` for the page of this frame, which writes its result to `address`.
 fn kernel_writes(address: usize) -> bool {
     let here = 0_u8;
     let page = &raw const here as usize & !(PAGE_SIZE - 1);
     engine_syscall(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != refused(libc::EFAULT)
 }
 
-/// Reads a structure of the program; `None` if it cannot be read.
 pub(crate) fn get_user<T: AnyBits>(address: usize) -> Option<T> {
     // SAFETY: the memory is readable; every bit pattern is a valid `T`.
     is_readable(address, size_of::<T>()).then(|| unsafe { (address as *const T).read_unaligned() })
 }
 
-/// Copies an array of the program. Returns false if it cannot be read.
 pub(crate) fn get_user_array<T: AnyBits>(address: usize, into: &mut [T]) -> bool {
     let len = size_of_val(into);
     if len == 0 || !is_readable(address, len) {

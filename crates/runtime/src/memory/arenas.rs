@@ -42,21 +42,20 @@ pub(crate) extern "C" fn ignore_variables() {
     }
 }
 
-/// Sets mimalloc up before the first allocation. mimalloc returns freed segments and large blocks
-/// immediately. If it kept them, the engine would write back memory that is not in use.
+/// mimalloc returns freed segments and large blocks immediately. If it kept them, the engine would
+/// write back memory that is not in use.
 ///
-/// A process that may sleep first commits small pieces, because committed memory counts in the
-/// budget and each thread has a segment of 32 MiB. [`note_committed`] changes the size of pieces.
+/// A process that may sleep first commits small pieces: committed memory counts in the budget, and
+/// each thread has a segment of 32 MiB. [`note_committed`] changes that.
 pub(crate) fn set_up(may_sleep: bool) {
     const AT_ONCE: c_long = 0;
     set(ARENA_PURGE_MULT, AT_ONCE);
     set_options(!may_sleep);
 }
 
-/// Chooses how mimalloc maps new arenas, after `committed` bytes have been committed. mimalloc
-/// commits arenas as a whole, so that the kernel uses huge pages, if enough of the budget is free
-/// (`spare` returns the free bytes) and enough is committed for the number of threads. Otherwise
-/// hardly used arenas would wake the process.
+/// Makes mimalloc commit new arenas as a whole, for huge pages, if enough is committed for the
+/// number of threads and enough of the budget is free (`spare` returns the bytes). Otherwise hardly
+/// used arenas would wake the process.
 pub(crate) fn note_committed(committed: usize, spare: impl FnOnce() -> usize) {
     let needed = |threads: usize| EAGER_BYTES + EAGER_THREAD_BYTES * threads.saturating_sub(1);
     let is_used = || raw::thread_count().is_some_and(|threads| committed >= needed(threads));
@@ -69,8 +68,8 @@ fn set_options(is_eager: bool) {
     set(ARENA_RESERVE, if is_eager { ARENA_KIB } else { SMALL_ARENA_KIB });
 }
 
-/// Disables mimalloc's forced collection at exit. The collection walks every list of free blocks:
-/// it faults in their evicted pages, and never ends if the program has overwritten a list.
+/// The collection at exit would walk every list of free blocks: it faults in their evicted pages,
+/// and never ends if the program has overwritten a list.
 pub(crate) fn skip_collection_at_exit() {
     // With this value mimalloc cleans up only in an explicit call of `mi_process_done`.
     const BY_CALL_ONLY: c_long = 2;

@@ -1,10 +1,8 @@
-//! Memory calls of a sleeping process. The kernel carries them out. Mappings that could be managed
-//! are placed in the range of the future window, so that they can stay there when the process
-//! wakes, and their committed bytes are counted. A commit beyond the budget wakes the process, and
-//! the engine handles the call.
+//! Memory calls of a sleeping process, which the kernel carries out. Mappings that could be managed
+//! are placed in the future window, so that they can stay there after waking. Their committed bytes
+//! are counted. A commit beyond the budget wakes the process, and the engine handles the call.
 //!
-//! Addresses are assigned in ascending order, from a random start. The most recent mapping's
-//! addresses are reused once it is unmapped.
+//! Addresses ascend from a random start. The most recent mapping's are reused once it is unmapped.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -25,17 +23,13 @@ pub(crate) const MIN_MANAGED_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 2 << 20;
 /// Largest alignment of a mapping. Allocators request it for large mappings.
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
-/// Range in bytes within which the first address is chosen.
 const MAX_SCATTER_BYTES: usize = 256 << 30;
-/// Number of addresses to try if the range is already mapped.
 const TRIES: usize = 16;
 
-/// The range of the future window, and the memory committed in it.
 struct FutureWindow {
     base: usize,
     len: usize,
     committed: Committed,
-    /// Next address in each [`Half`].
     next: [AtomicUsize; 2],
 }
 
@@ -44,7 +38,6 @@ static LIMIT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Statistics page that `softswap run` reads; unset if `softswap run` has not started the process.
 static FIGURES: OnceLock<Stats> = OnceLock::new();
 static HAS_FIGURES: AtomicBool = AtomicBool::new(false);
-/// Process ID of the owner of this memory.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// True if the program has called `madvise` about inheritance by children.
 static IS_ODD: AtomicBool = AtomicBool::new(false);
@@ -58,30 +51,24 @@ pub(crate) fn set_up(limit_bytes: usize) {
 pub(crate) struct Share {
     /// Called before this many bytes are committed in total.
     pub(crate) grow: fn(usize),
-    /// Called if much of the limit is unused.
     pub(crate) shrink: fn(),
-    /// Returns true if the process holds so much that it needs a thread to answer other members'
-    /// requests.
+    /// Returns true if the process needs a thread to answer other members' requests.
     pub(crate) needs_thread: fn() -> bool,
     /// Starts the thread that answers requests. Called outside the gate.
     pub(crate) start_thread: fn(),
-    /// Returns true if a process with this many committed bytes must wake now because other members
-    /// need memory.
+    /// Returns true if a process with this many committed bytes must wake for other members.
     pub(crate) is_short: fn(usize) -> bool,
-    /// Returns the bytes that this process may still commit.
     pub(crate) spare_bytes: fn() -> usize,
 }
 
 static SHARE: OnceLock<Share> = OnceLock::new();
-/// Unused limit beyond which memory is returned to the tree: this part of the committed bytes (a
-/// quarter), and at least `UNUSED_BYTES`.
+/// Memory is returned to the tree if the unused limit exceeds a quarter of the committed bytes, and
+/// `UNUSED_BYTES`.
 const UNUSED_PART: usize = 4;
 const UNUSED_BYTES: usize = 32 << 20;
 
-/// The heap's options are updated whenever committed memory passes a multiple of this.
 const STEP_BYTES: usize = 16 << 20;
 
-/// Makes the limit of this process a part of a budget that its tree shares.
 pub(crate) fn set_share(share: Share) {
     SHARE.get_or_init(|| share);
 }
@@ -147,8 +134,7 @@ impl FutureWindow {
     fn commit(&self, range: &Range<usize>) {
         self.committed.add(range);
         self.publish();
-        // Another thread may have committed memory meanwhile, or returned the share granted to this
-        // thread.
+        // Another thread may have committed memory meanwhile, or returned the granted share.
         let committed = self.committed.bytes();
         if let Some(share) = SHARE.get()
             && committed > LIMIT_BYTES.load(Relaxed)
@@ -189,7 +175,6 @@ impl FutureWindow {
         address.wrapping_sub(self.base) < self.len
     }
 
-    /// Takes `len` bytes of addresses, followed by `gap` free bytes.
     fn take(&self, half: Half, len: usize, gap: usize) -> Option<usize> {
         let align = match len {
             0..HUGE_BYTES => PAGE_SIZE,
@@ -209,8 +194,7 @@ impl FutureWindow {
         Some(found)
     }
 
-    /// Maps at an address in `half`, followed by `gap` free bytes. Returns the kernel's result, or
-    /// `None` if the half is full.
+    /// Maps at an address in `half`. Returns the kernel's result, or `None` if the half is full.
     fn map(&self, arguments: Arguments, half: Half, gap: usize) -> Option<isize> {
         let [hint, len, prot, flags, fd, offset] = arguments;
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
@@ -225,7 +209,6 @@ impl FutureWindow {
             match issue(libc::SYS_mmap, [address, len, prot, fixed, fd, offset]) {
                 there if there == refused(libc::EEXIST) => {}
                 there => {
-                    // The range was unmapped, so nothing of it was committed.
                     if there >= 0 && prot as i32 & libc::PROT_WRITE != 0 {
                         self.commit(&(there as usize..there as usize + whole));
                     }
@@ -244,15 +227,13 @@ impl FutureWindow {
         if prot & libc::PROT_WRITE != 0 {
             self.commit(&range);
         } else {
-            // The previous content is gone.
             self.uncommit(&range);
         }
     }
 
     fn note_unmapped(&self, range: &Range<usize>) {
         self.uncommit(range);
-        // Reuse the addresses if they were the last ones taken, and no other thread has taken any
-        // since.
+        // Reuse the addresses if no other thread has taken any since.
         for next in &self.next {
             let _ = next.compare_exchange(range.end, range.start, Relaxed, Relaxed);
         }
@@ -262,7 +243,6 @@ impl FutureWindow {
 /// Smaller executable mappings are machine code. SBCL's heap is larger.
 const MIN_EXECUTABLE_HEAP_BYTES: usize = 16 << 20;
 
-/// Returns true for private anonymous memory, except for code.
 pub(crate) fn is_managed_kind(prot: i32, flags: i32, len: usize) -> bool {
     let is_heap = prot & libc::PROT_WRITE != 0 && len >= MIN_EXECUTABLE_HEAP_BYTES;
     flags & libc::MAP_ANONYMOUS != 0
@@ -270,15 +250,13 @@ pub(crate) fn is_managed_kind(prot: i32, flags: i32, len: usize) -> bool {
         && (prot & libc::PROT_EXEC == 0 || is_heap)
 }
 
-/// Returns true if a mapping with these flags and without a fixed address is left to the kernel.
 pub(crate) fn is_unwanted(flags: i32) -> bool {
     const UNWANTED: i32 =
         libc::MAP_HUGETLB | libc::MAP_GROWSDOWN | libc::MAP_LOCKED | libc::MAP_32BIT;
     flags & UNWANTED != 0
 }
 
-/// Returns the length of the longest managed mapping in a window: what remains of its lower half
-/// after any choice of the first address.
+/// Longest managed mapping: what remains of a window's lower half after any first address.
 pub(crate) fn max_managed_bytes(window_bytes: usize) -> usize {
     window_bytes / 4 + window_bytes.saturating_sub(1 << 40) / 6
 }
@@ -287,8 +265,8 @@ fn committed_by(len: usize, prot: i32) -> usize {
     if prot & libc::PROT_WRITE != 0 { len } else { 0 }
 }
 
-/// Handles `mmap` in a sleeping process. Returns `None` if the caller must handle the call: the
-/// process does not sleep or wakes, or the address is outside the window, or the kernel chooses it.
+/// Returns `None` if the caller must handle the call: the process does not sleep or wakes, the
+/// address is outside the window, or the kernel chooses it.
 pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
@@ -323,7 +301,6 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     Some(there)
 }
 
-/// Maps a file, shared memory or code at an address that the program chose inside the window.
 fn map_unmanaged(arguments: Arguments) -> Option<isize> {
     let [address, len, _, flags, ..] = arguments;
     if flags as i32 & libc::MAP_FIXED == 0 || !instance::is_in_window(address) {
@@ -339,8 +316,7 @@ fn map_unmanaged(arguments: Arguments) -> Option<isize> {
     Some(there)
 }
 
-/// Maps `len` bytes that can grow in place. Returns `None` if the process does not sleep, or on
-/// failure.
+/// Returns `None` if the process does not sleep, or on failure.
 pub(crate) fn map_growable(len: usize) -> Option<usize> {
     let inside = sleep_gate::enter()?;
     let future = future_window().filter(|future| len <= future.len / 4)?;
@@ -358,7 +334,6 @@ fn growth_gap_for(len: usize) -> usize {
     len.saturating_mul(3).clamp(MIN, MAX)
 }
 
-/// Resizes a mapping of [`map_growable`]. Returns its address afterwards.
 pub(crate) fn resize_growable(address: usize, old_len: usize, len: usize) -> Option<usize> {
     let arguments = [address, old_len, len, libc::MREMAP_MAYMOVE as usize, 0, 0];
     let there = remap_to(arguments, Half::Roomy)?;
@@ -406,8 +381,7 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     Some(there as isize)
 }
 
-/// Resizes a mapping in place, or moves it within the window. The kernel would move it out of the
-/// window.
+/// Moves the mapping within the window if it cannot grow; the kernel would move it out.
 fn resize(
     future: &FutureWindow,
     arguments: Arguments,
@@ -444,8 +418,7 @@ fn resize(
     moved
 }
 
-/// Other memory calls. Returns `None` if the process does not sleep, or if the range is not in the
-/// window.
+/// Other memory calls. `None` as in [`remap`].
 pub(crate) fn handle(number: i64, arguments: Arguments) -> Option<isize> {
     const DETAILS: [i32; 4] =
         [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK];
@@ -474,8 +447,7 @@ pub(crate) fn handle(number: i64, arguments: Arguments) -> Option<isize> {
             }
             Some(result)
         }
-        // After waking, the kernel could still free these pages at any time, so they are dropped
-        // now.
+        // After waking, the kernel could still free these pages at any time, so drop them now.
         libc::SYS_madvise if third as i32 == libc::MADV_FREE => {
             let dropped = [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
             Some(issue(number, dropped))
@@ -490,12 +462,10 @@ pub(crate) fn handle(number: i64, arguments: Arguments) -> Option<isize> {
     }
 }
 
-/// Unmaps a range. Returns false if the process does not sleep.
 pub(crate) fn unmap(address: usize, len: usize) -> bool {
     handle(libc::SYS_munmap, [address, len, 0, 0, 0, 0]).is_some()
 }
 
-/// Takes `len` bytes of addresses for the program break, without mapping them.
 pub(crate) fn reserve(len: usize) -> Option<usize> {
     future_window()?.take(Half::Lower, len, 0)
 }
@@ -516,12 +486,11 @@ pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
 }
 
 /// Enters the gate for an operation that commits `bytes` more. If they do not fit, tries to wake
-/// the process. Returns `None` if the engine must handle the operation.
+/// the process. `None`: the engine must handle the operation.
 pub(crate) fn enter_for_commit(bytes: usize) -> Option<Inside> {
     check_commit(sleep_gate::enter()?, bytes)
 }
 
-/// Does the same as [`enter_for_commit`] for a caller inside the gate.
 fn check_commit(inside: Inside, bytes: usize) -> Option<Inside> {
     let committed = committed_bytes();
     let wanted = committed.saturating_add(bytes);

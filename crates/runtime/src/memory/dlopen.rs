@@ -1,15 +1,13 @@
 //! `dlopen` in a managed process.
 //!
-//! The runtime drops the flag `RTLD_DEEPBIND`. With the flag, a library would find the C library's
+//! The runtime drops the flag `RTLD_DEEPBIND`. With it, a library would find the C library's
 //! functions before the runtime's: its mappings, threads, forks and signal handlers would bypass
-//! the engine, and its SIGBUS handler would receive the engine's page faults. Without it, symbols
-//! resolve as for all other libraries, so the library's own symbols no longer precede those of the
-//! executable. `dlmopen` is not changed.
+//! the engine. Without it, the library's own symbols no longer precede those of the executable.
+//! `dlmopen` is not changed.
 //!
 //! If the call names a path, the new libraries are searched for system calls before their functions
-//! run ([`inline_calls`]). If it names only a file, the C library uses the caller's search path,
-//! which it derives from the return address. So the runtime jumps to the C library's function
-//! instead of calling it.
+//! run ([`inline_calls`]). If it names only a file, the C library derives the search path from the
+//! return address, so the runtime jumps to the C library's function.
 
 use super::inline_calls;
 use crate::base::instance;
@@ -17,14 +15,12 @@ use crate::base::real::Real;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The flags that [`dlopen`] passes on.
 static FLAGS_MASK: AtomicU32 = AtomicU32::new(u32::MAX);
 /// The next `dlopen` in search order: the C library's, or another preloaded library's.
 static NEXT: Real = Real::new(c"dlopen");
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, i32) -> *mut c_void;
 
-/// Makes [`dlopen`] drop `RTLD_DEEPBIND` and search new libraries for system calls.
 pub(crate) fn manage() {
     FLAGS_MASK.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
 }

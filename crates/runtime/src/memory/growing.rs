@@ -1,16 +1,13 @@
 //! Blocks that `realloc` grows in place.
 //!
-//! mimalloc grows a large block by allocating a new one and copying. If most of the block is
-//! evicted, the copy faults in the whole old block and evicts as much for the new one. Growing to
-//! 64 MiB in small steps copies the block dozens of times. Therefore a block that grows beyond 1
-//! MiB is copied once more, to a separate mapping with free addresses after it, and then grows in
-//! place.
+//! mimalloc grows a large block by copying. If most of the block is evicted, the copy faults all of
+//! it in, dozens of times on the way to 64 MiB. Therefore a block that grows beyond 1 MiB is copied
+//! once more, to a separate mapping with free addresses after it, and then grows in place.
 //!
-//! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks,
-//! so a test of the alignment excludes the other blocks. A table by address stores its length. The
-//! table needs no locks, because only one thread at a time may free or resize a block. An entry is
-//! written before the address is returned and cleared before the address is unmapped. A forked
-//! child therefore inherits a consistent table.
+//! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks. A
+//! table by address stores its length. The table needs no locks: only one thread at a time may free
+//! or resize a block. An entry is written before the address is returned and cleared before the
+//! address is unmapped, so a forked child inherits a consistent table.
 
 use crate::base::instance;
 use crate::base::issue_call::issue;
@@ -24,14 +21,12 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Initial value of [`MIN`]. A growing block costs 12 KiB of tables, and new pages even if mimalloc
-/// has freed pages to reuse.
+/// A growing block costs 12 KiB of tables, and new pages even if mimalloc has free ones.
 const MIN_BYTES: usize = 1 << 20;
-/// Size in bytes from which `realloc` turns a block into one that grows in place. Freeing such a
-/// block raises the threshold above the block's size, up to 8 × [`MIN_BYTES`].
+/// Size in bytes from which `realloc` makes a block grow in place. Freeing such a block raises the
+/// threshold above its size, up to 8 × [`MIN_BYTES`].
 static MIN: AtomicUsize = AtomicUsize::new(MIN_BYTES);
-/// Size in bytes below which `realloc` moves a shrunk block back to mimalloc's heap. This frees its
-/// separate mapping and page tables.
+/// `realloc` moves a block shrunk below this size back to mimalloc's heap, to free its tables.
 pub(crate) const MIN_KEPT_BYTES: usize = MIN_BYTES / 8;
 
 struct Blocks {
@@ -46,7 +41,6 @@ pub(crate) fn set_up(engine: &Engine) -> io::Result<()> {
     make_table(engine.growable())
 }
 
-/// Creates the table, unless it was created while the process slept.
 fn make_table(places: Range<usize>) -> io::Result<()> {
     if BLOCKS.get().is_some() {
         return Ok(());
@@ -88,13 +82,11 @@ fn mapping_len(engine: &Engine, size: usize) -> Option<usize> {
     (len <= engine.window().1 / 4).then_some(len)
 }
 
-/// Returns true if a block resized to `size` bytes should become a growing one.
 #[inline]
 pub(crate) fn is_worthwhile(size: usize) -> bool {
     size >= MIN.load(Ordering::Relaxed)
 }
 
-/// Allocates a growable block of at least `size` bytes; `None` if there is no space.
 pub(crate) fn allocate(size: usize) -> Option<usize> {
     if let Some(address) = allocate_asleep(size) {
         return Some(address);
@@ -106,8 +98,6 @@ pub(crate) fn allocate(size: usize) -> Option<usize> {
     Some(address)
 }
 
-/// Allocates a growing block in a sleeping process. Returns `None` if the process does not sleep,
-/// or on failure.
 fn allocate_asleep(size: usize) -> Option<usize> {
     if !instance::is_asleep() {
         return None;
@@ -120,8 +110,7 @@ fn allocate_asleep(size: usize) -> Option<usize> {
     Some(address)
 }
 
-/// Resizes the growing block at `address`, of `old_len` bytes. Returns its address afterwards, or
-/// `None` on failure; then the block is unchanged.
+/// Returns the block's address afterwards, or `None` on failure; then the block is unchanged.
 pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     if instance::is_asleep() {
         let len = size.checked_next_multiple_of(PAGE_SIZE)?;

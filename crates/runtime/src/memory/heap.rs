@@ -1,6 +1,5 @@
 //! `malloc` and related functions. They use mimalloc, whose arenas are in the window because it
-//! maps them by the interposed `mmap`. Large blocks that grow have mappings of their own
-//! ([`growing`]).
+//! maps them by the interposed `mmap`. Large blocks that grow are in [`growing`].
 //!
 //! Three kinds of memory are in the engine's own heap, which is never evicted: allocations before
 //! the engine starts; memory that the C library and the loader keep for themselves
@@ -16,8 +15,7 @@ use std::ffi::c_void;
 /// Alignment of every block, as in the C library. mimalloc aligns smaller blocks to fewer bytes.
 const NATURAL: usize = 16;
 
-/// Returns true if an allocation of `size` bytes by the code at `caller` must be outside the
-/// window.
+/// Returns true if an allocation by the code at `caller` must be outside the window.
 #[inline]
 fn belongs_outside_window(caller: usize, size: usize) -> bool {
     libc_memory::keeps(caller, size) || !instance::is_loaded() || libc_memory::is_outside()
@@ -30,8 +28,7 @@ fn checked(pointer: *mut c_void) -> *mut c_void {
     pointer
 }
 
-/// Defines the exported function `$name`, which passes its caller's address as an additional
-/// argument and jumps to `$body`.
+/// Defines a function that passes its caller's address as an additional argument to `$body`.
 macro_rules! with_caller {
     ($name:ident, $register:literal, $body:path) => {
         #[unsafe(naked)]
@@ -136,8 +133,6 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
     recorded(unsafe { resize(old, size, caller) }, size, caller)
 }
 
-/// Resizes a block that is not in the engine's heap.
-///
 /// # Safety
 /// See [`move_to`].
 unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
@@ -156,8 +151,7 @@ unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     checked(unsafe { mi::mi_realloc(old, size.max(NATURAL)) })
 }
 
-/// Copies `old` to `new`, a block of `size` bytes, and frees `old`. If `new` is null, leaves `old`
-/// unchanged. Returns `new`.
+/// If `new` is null, leaves `old` unchanged. Returns `new`.
 ///
 /// # Safety
 /// `old` is a live block without other users; `new` is a different block.
@@ -173,8 +167,7 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
     new
 }
 
-/// Converts a mimalloc block of fewer than `size` bytes into a growing block. Returns `None` if the
-/// block is large enough, or on failure.
+/// Returns `None` if the mimalloc block has `size` bytes already, or on failure.
 ///
 /// # Safety
 /// See [`move_to`].
@@ -188,8 +181,6 @@ unsafe fn make_growing(old: *mut c_void, size: usize) -> Option<*mut c_void> {
     Some(unsafe { move_to(new as *mut c_void, old, size) })
 }
 
-/// Resizes a growing block of `len` bytes.
-///
 /// # Safety
 /// See [`move_to`].
 unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_void {
@@ -225,8 +216,6 @@ unsafe fn release(pointer: *mut c_void) {
     }
 }
 
-/// Frees a block in the engine's heap.
-///
 /// # Safety
 /// `pointer` is a live block that the caller does not use afterwards.
 #[cold]
@@ -284,7 +273,6 @@ unsafe fn usable_size(pointer: *mut c_void) -> usize {
     }
 }
 
-/// `malloc_trim(3)`. Returns free memory to the system. The result is always 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> i32 {
     // SAFETY: no preconditions.

@@ -1,8 +1,7 @@
 //! Programs that require their memory at given addresses outside the window.
 //!
-//! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. Memory
-//! can only be managed in the window, so a hint outside of it is treated as if the range were
-//! taken. The exceptions:
+//! Linux takes an address without MAP_FIXED as a hint. Memory can only be managed in the window, so
+//! a hint outside of it is treated as if the range were taken. The exceptions:
 //!
 //! - **Repeated attempts**: ZGC requires the address in the hint; V8 and Go only prefer it. Such a
 //!   program reserves address space without access, unmaps an untouched reservation at another
@@ -14,18 +13,16 @@
 //!   executable code is mapped at its hint, unmanaged, up to [`NEAR_CODE_BYTES`] altogether.
 //!
 //! With MAP_FIXED_NOREPLACE the kernel would map at the address, unmanaged. JDK 25 tries to reserve
-//! its heap in this way below 4 GiB, then at other addresses, and finally accepts any. So a large
-//! reservation fails with EEXIST, up to [`REFUSALS`] times in a row.
+//! its heap in this way below 4 GiB, and finally accepts any address. So a large reservation fails
+//! with EEXIST, up to [`REFUSALS`] times in a row.
 
 use crate::base::issue_call::{Arguments, issue};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::process_image;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Number of consecutive hinted reservations mapped elsewhere before hints are followed. More than
-/// Go (128) or Java's collectors except ZGC try.
+/// More consecutive reservations than Go (128) or Java's collectors except ZGC try.
 const IGNORED_HINTS: usize = 160;
-/// Number of consecutive reservations that the program has unmapped.
 static UNMAPPED_IN_ROW: AtomicUsize = AtomicUsize::new(0);
 /// Address of the last reservation, if it is still mapped, or 0.
 static LAST: AtomicUsize = AtomicUsize::new(0);
@@ -34,19 +31,15 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 /// SBCL place their heaps at round addresses.
 const LOWEST_TAG: usize = 1 << 40;
 
-/// Maximum size of a mapping near code that is taken for machine code.
 const MAX_CODE_BYTES: usize = 4 << 20;
 /// The reach of a call or a jump on x86_64.
 const REACH_BYTES: usize = 2 << 30;
-/// Bytes that the kernel may map near code. The limit keeps an allocator that continues a mapping
-/// there by hints from getting all its memory unmanaged.
+/// Limits what an allocator gets unmanaged if it continues a mapping near code by hints.
 const NEAR_CODE_BYTES: usize = 64 << 20;
 static NEAR_CODE: AtomicUsize = AtomicUsize::new(0);
 
-/// Minimum size of a reservation with MAP_FIXED_NOREPLACE that is taken for a heap.
 const MIN_HEAP_BYTES: usize = 16 << 20;
-/// Consecutive refusals before a reservation is allowed. JDK 25 tries 64 addresses for a heap; ZGC
-/// stops after 128.
+/// JDK 25 tries 64 addresses for a heap; ZGC stops after 128.
 const REFUSALS: usize = 100;
 /// Number of consecutive refusals of reservations of [`REFUSED_LEN`] bytes.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
@@ -60,8 +53,7 @@ pub(crate) fn note_other_address(address: usize) {
     }
 }
 
-/// Notes that the program unmaps a mapping. Counts it if it is the last reservation and
-/// `is_untouched` returns true.
+/// Counts the unmapping if it is the last reservation and `is_untouched` returns true.
 pub(crate) fn note_unmapped(address: usize, is_untouched: impl FnOnce() -> bool) {
     if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
         return;
@@ -77,8 +69,7 @@ pub(crate) fn allows_hint(hint: usize, len: usize) -> bool {
     (is_tag || UNMAPPED_IN_ROW.load(Relaxed) >= IGNORED_HINTS) && is_free(hint, len)
 }
 
-/// Maps a small piece at a hint near executable code. Returns `None` for other mappings, if the
-/// range is taken, or beyond [`NEAR_CODE_BYTES`].
+/// Returns `None` for other mappings, if the range is taken, or beyond [`NEAR_CODE_BYTES`].
 pub(crate) fn map_near_code(arguments: Arguments) -> Option<isize> {
     let [hint, len, ..] = arguments;
     let near = |code: usize| code.abs_diff(hint) < REACH_BYTES;
@@ -98,8 +89,7 @@ pub(crate) fn map_near_code(arguments: Arguments) -> Option<isize> {
     Some(there)
 }
 
-/// Returns true if a reservation with MAP_FIXED_NOREPLACE fails with EEXIST though the range is
-/// free, so that the program tries another place.
+/// Returns true if a reservation with MAP_FIXED_NOREPLACE must fail though the range is free.
 pub(crate) fn is_refused(address: usize, len: usize, flags: i32) -> bool {
     if len < MIN_HEAP_BYTES || flags & libc::MAP_NORESERVE == 0 || !is_free(address, len) {
         return false;
@@ -110,7 +100,6 @@ pub(crate) fn is_refused(address: usize, len: usize, flags: i32) -> bool {
     REFUSED.fetch_add(1, Relaxed) < REFUSALS
 }
 
-/// Returns true if the range is unmapped, so that the kernel would map there.
 fn is_free(address: usize, len: usize) -> bool {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;

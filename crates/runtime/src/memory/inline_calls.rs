@@ -1,9 +1,7 @@
-//! Objects with system-call instructions of their own: wasmtime maps memory by them, through rustix,
-//! and other users of rustix pass arrays of buffers.
+//! Objects with system-call instructions of their own: wasmtime and other users of rustix.
 //!
-//! A seccomp filter traps these calls by the address of the instruction, and the runtime handles
-//! them like calls through the C library. The filter is installed once such an object is found, at
-//! the start or after `dlopen`, also in a sleeping process. Other processes have no such filter.
+//! A seccomp filter traps these calls by the address of the instruction. It is installed once such
+//! an object is found, at the start or after `dlopen`, also in a sleeping process.
 //!
 //! Memory is not managed if an object maps it in its constructors, or if an executable at a fixed
 //! address maps it.
@@ -22,20 +20,18 @@ static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
 static TRAPPED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// Number of filters that this module has installed, without inherited ones.
 static FILTERS: AtomicUsize = AtomicUsize::new(0);
-/// Limit of the filters of a process, inherited ones included. Each filter slows every system call,
-/// and the kernel limits their number: the program's and the guard's filters must fit.
+/// Limit with inherited filters. Each filter slows every system call, and the kernel limits their
+/// number: the program's and the guard's filters must fit.
 const MAX_FILTERS: usize = 8;
 
 pub(crate) fn filters() -> usize {
     FILTERS.load(Ordering::Relaxed)
 }
 
-/// Marks the loaded objects as searched, so that [`trap_new_objects`] skips them.
 pub(crate) fn skip_loaded() {
     while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).skip());
 }
 
-/// Searches the objects that have been loaded since the last call, and traps their calls.
 pub(crate) fn trap_new_objects() {
     let found = while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).find());
     for callers in found {
@@ -45,8 +41,7 @@ pub(crate) fn trap_new_objects() {
     }
 }
 
-/// Traps [`seccomp::CALLS_BY_CALLER`] from these addresses, unless a filter already does: a library may be loaded
-/// again at the same address.
+/// A library may be loaded again at the same address, so an earlier filter may trap it already.
 fn trap(callers: &[usize]) {
     let mut trapped = TRAPPED.lock().unwrap_or_else(PoisonError::into_inner);
     if callers.iter().all(|caller| trapped.contains(caller)) {
@@ -56,8 +51,7 @@ fn trap(callers: &[usize]) {
     if !instance::emulates_signals() {
         return;
     }
-    // If the program has a filter, none is added: the program's filter would judge this call of
-    // `seccomp`.
+    // The program's own filter would judge this call of `seccomp`.
     let is_possible = !exemption::is_in_force()
         && callers.len() <= MAX_CALLERS
         && installed_filters() < MAX_FILTERS;

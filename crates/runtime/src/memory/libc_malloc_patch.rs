@@ -1,11 +1,9 @@
-//! Redirects the C library's own allocator, so that each block is freed by the allocator that it
-//! came from.
+//! Redirects the C library's own allocator, so that each block is freed by its allocator.
 //!
 //! Symbol interposition does not ensure this. A library opened with `RTLD_DEEPBIND` finds the C
 //! library first, as does `dlsym` on its handle, and the functions have several names
-//! (`__libc_free`, `cfree`). So the code of each function is patched to jump to the runtime's. If
-//! the executable has its own allocator, the C library's is not changed: it is separate without
-//! softswap, too.
+//! (`__libc_free`, `cfree`). So the code of each function is patched to jump to the runtime's,
+//! unless the executable has its own allocator: the two are separate without softswap, too.
 
 use crate::memory::heap;
 use softswap_sys::code;
@@ -13,8 +11,7 @@ use softswap_sys::linked::{self, Linked};
 use std::ffi::{CStr, c_void};
 use std::io;
 
-/// The functions of the C library and their replacements. Other names have the same addresses.
-/// (`reallocarray` calls `realloc`.)
+/// Other names have the same addresses. `reallocarray` calls `realloc`.
 fn pairs() -> [(&'static CStr, *const c_void); 11] {
     [
         (c"malloc", heap::malloc as *const c_void),
@@ -31,8 +28,7 @@ fn pairs() -> [(&'static CStr, *const c_void); 11] {
     ]
 }
 
-/// Returns true if the program's `malloc` is the runtime's. Determined by its address, because the
-/// symbol `malloc` resolves to the program's function in this library, too.
+/// Compares addresses: the symbol `malloc` resolves to the program's function in this library, too.
 pub(crate) fn is_runtime_malloc() -> bool {
     let found = linked::definition(c"malloc");
     let own = Linked::containing(is_runtime_malloc as *const () as usize);

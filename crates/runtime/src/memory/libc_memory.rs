@@ -1,17 +1,15 @@
 //! Memory that the C library and the dynamic loader keep for themselves. It is never evicted.
 //!
-//! They read it while no page can be faulted in: with all signals blocked (a new thread reads the
-//! locale's tables; its thread-local storage is freed at its exit), or in a forked child before the
-//! runtime's handler runs (fork handlers, the name-service database). Therefore these allocations
+//! They read it while no page can be faulted in: with all signals blocked (in a starting or exiting
+//! thread), or in a forked child before the runtime's handler runs. Therefore these allocations
 //! come from the engine's own heap, which counts in the budget.
 //!
 //! The caller's address identifies the allocator. All allocations of the loader are its own. The C
 //! library also allocates for its callers (`strdup`, `asprintf`), or temporarily (`regexec`,
-//! `qsort`), which is the program's memory. Its own allocations are small and rare. So each
-//! call site in its code may take [`SITE_BYTES`] from the engine's heap, while the sum is a small
-//! part of the budget. A site that allocates repeatedly is assumed to work for the program.
-//! Allocations that must never be evicted, however frequent, are made in [`outside_the_window`],
-//! which disregards the caller.
+//! `qsort`), but its own allocations are small and rare. So each call site in its code may take
+//! [`SITE_BYTES`] from the engine's heap, while the sum is a small part of the budget. Frequent
+//! allocations that must never be evicted are made in [`outside_the_window`], which disregards the
+//! caller.
 
 use crate::base::real::Real;
 use softswap_sys::alloc::HEAP;
@@ -20,7 +18,6 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Address range of the code of one library.
 struct Code {
     start: AtomicUsize,
     len: AtomicUsize,
@@ -36,8 +33,6 @@ impl Code {
         address.wrapping_sub(self.start.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
     }
 
-    /// Stores the range of the code that contains `inside`. Returns false if no library contains
-    /// it.
     fn find(&self, inside: usize) -> bool {
         let code = Linked::containing(inside).and_then(|library| library.code_around(inside));
         let Some(code) = code else { return false };
@@ -51,18 +46,15 @@ static LOADER: Code = Code::empty();
 static LIBRARY: Code = Code::empty();
 /// The threads library of glibc before 2.34.
 static THREADS: Code = Code::empty();
-/// The library of `dlsym` and `dlerror` of glibc before 2.34. For each thread that calls `dlsym` it
-/// allocates a block, which later calls change.
+/// The library of `dlsym` and `dlerror` of glibc before 2.34. `dlsym` changes a block per thread.
 static OPENER: Code = Code::empty();
 
 /// Divisor: these allocations may take an eighth of the budget.
 const LIMIT_DIVISOR: usize = 8;
 /// Longer blocks are assumed to be buffers for callers of the C library.
 const MAX_BYTES: usize = 16 << 10;
-/// Maximum number of bytes that one call site may allocate.
 const SITE_BYTES: u64 = 64 << 10;
-/// Bytes counted for each block in addition to its length, so that many small blocks reach the
-/// limit.
+/// Bytes counted for each block in addition to its length, so that small blocks reach the limit.
 const BLOCK_BYTES: u64 = 1 << 10;
 
 /// Bytes of the engine's heap up to which allocations of the C library come from it.
@@ -78,14 +70,12 @@ pub(crate) fn loader() -> Option<Linked> {
     Linked::containing(IN_LOADER.get() as usize)
 }
 
-/// Returns the C library and its companion libraries.
 pub(crate) fn libraries() -> impl Iterator<Item = Linked> {
     let parts = [&IN_LIBRARY, &IN_THREADS, &IN_OPENER];
     parts.into_iter().filter_map(|part| Linked::containing(part.get() as usize))
 }
 
-/// Finds the code of the C library and of the loader, each by a function in it. `budget_bytes`
-/// determines the limit.
+/// Finds each code by a function in it. `budget_bytes` determines the limit.
 pub(crate) fn find(budget_bytes: usize) -> Result<(), &'static str> {
     if !LOADER.find(IN_LOADER.get() as usize) || !LIBRARY.find(IN_LIBRARY.get() as usize) {
         return Err("cannot find the C library's code; only glibc programs are supported");
@@ -120,10 +110,8 @@ fn may_take(caller: usize, size: usize) -> bool {
     size <= MAX_BYTES.min(left) && charge_site(caller as u32, size as u64 + BLOCK_BYTES)
 }
 
-/// Counts `bytes` for the site at `address`. Returns false if they exceed the site's limit, or if
-/// the table is full.
+/// Returns false if the bytes exceed the site's limit, or if the table is full.
 fn charge_site(address: u32, bytes: u64) -> bool {
-    // Multiplicative hashing, so that neighboring sites are spread.
     let first = (address.wrapping_mul(0x9e37_79b9) >> 22) as usize;
     let mut index = first;
     let mut now = SITES[index].load(Ordering::Relaxed);
@@ -155,12 +143,10 @@ thread_local! {
 }
 
 /// Number of threads in [`outside_the_window`]. While it is 0, allocations do not read their
-/// thread's flag. The loader's allocations must not read it, because they may create thread-local
-/// storage.
+/// thread's flag: the loader's must not, because that may create thread-local storage.
 static OUTSIDERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs `body` with all its allocations in the engine's heap. Used for memory that the C library
-/// later reads with all signals blocked, or in a child.
+/// Runs `body` with all its allocations in the engine's heap.
 pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
     OUTSIDERS.fetch_add(1, Ordering::Relaxed);
     let before = OUTSIDE.replace(true);
@@ -207,7 +193,6 @@ outside! {
 /// child clears before the runtime's handler runs: <pthread.h>'s `PTHREAD_KEY_2NDLEVEL_SIZE`.
 const KEYS_IN_THREAD: u32 = 32;
 
-/// Defines functions that set the value of a thread's key.
 macro_rules! set_key {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,18 +1,16 @@
 //! Programs whose `malloc` is not the runtime's: the executable, or a library preloaded before this
 //! one, defines its own.
 //!
-//! The mappings of such an allocator are managed like all of the program's memory, so its blocks
-//! may be evicted. But the C library and the loader use that allocator for memory that they read
-//! with all signals blocked, or in a child. Therefore the pointers by which they call it are
-//! replaced:
+//! The blocks of such an allocator may be evicted. But the C library and the loader use it for
+//! memory that they read with all signals blocked, or in a child. Therefore their pointers to it
+//! are replaced:
 //!
 //! - The loader frees everything that it allocates, so it always gets memory of the engine's heap.
 //! - Blocks of the C library may be freed by the program (`strdup`, `getline`), whose `free` knows
 //!   only its own blocks. They come from the program's allocator, except for blocks made in
 //!   [`libc_memory::outside_the_window`], which the C library frees itself.
 //!
-//! The replaced functions free blocks of both allocators. Blocks allocated before the engine
-//! started are in unmanaged memory.
+//! The replaced functions free blocks of both allocators.
 
 use crate::memory::{libc_malloc_patch, libc_memory};
 use softswap_sys::alloc::HEAP;
@@ -31,7 +29,6 @@ const NATURAL: usize = 16;
 
 type Block = *mut c_void;
 
-/// Calls the program's function at an index of [`NAMES`].
 macro_rules! program_function {
     ($index:literal as fn($($ty:ty),*) $(-> $ret:ty)?, $($argument:expr),*) => {{
         let function = PROGRAM_FUNCTIONS[$index].load(Ordering::Relaxed);
@@ -95,7 +92,6 @@ extern "C" fn realloc_of_library(old: Block, size: usize) -> Block {
     if old.is_null() { malloc_of_library(size) } else { realloc_either(old, size) }
 }
 
-/// Resizes a block in the allocator that it came from.
 fn realloc_either(old: Block, size: usize) -> Block {
     if !HEAP.owns(old as usize) {
         return program_function!(2 as fn(Block, usize) -> Block, old, size);
@@ -126,15 +122,13 @@ extern "C" fn free_either(block: Block) {
     }
 }
 
-/// Runs code of an engine thread. The C library's allocations in it never use the program's
-/// allocator.
+/// Runs code of an engine thread without the program's allocator.
 pub(crate) fn without_program_malloc<R>(body: impl FnOnce() -> R) -> R {
     let is_replaced = PROGRAM_FUNCTIONS[0].load(Ordering::Relaxed) != 0;
     if is_replaced { libc_memory::outside_the_window(body) } else { body() }
 }
 
-/// Makes the loader and the C library bypass the program's allocator, if the program has one.
-/// Called before the program starts.
+/// Does nothing if `malloc` is the runtime's. Called before the program starts.
 ///
 /// # Errors
 /// If they cannot be patched: memory that they read with signals blocked could be evicted.
@@ -154,8 +148,7 @@ pub(crate) fn install() -> Result<(), String> {
     })
 }
 
-/// Points the malloc family of the loader at softswap. The loader stores the address of each
-/// function in a variable: the address of its code, or of the executable's stub.
+/// The loader has each function's address in a variable: its code, or the executable's stub.
 fn patch_loader() -> Result<(), String> {
     let own_functions = [
         malloc_of_loader as *const c_void,
@@ -186,7 +179,6 @@ fn patch_loader() -> Result<(), String> {
     })
 }
 
-/// Points the malloc family of the C library and its companion libraries at softswap.
 fn patch_libraries() -> Result<(), String> {
     let own_functions = [
         malloc_of_library as *const c_void,

@@ -1,16 +1,15 @@
 //! Memory that guarded calls keep resident or map for themselves, and its release.
 //!
-//! Pages are counted before they are pinned or copied ([`softswap_engine::api::engine::pinning`]),
-//! because all calls together may hold only a share of the budget.
+//! Pages are counted before they are pinned or copied: all calls together may hold only a share of
+//! the budget ([`softswap_engine::api::engine::pinning`]).
 //!
-//! A call pins its buffers while it runs. It may end without returning: a handler of the program
-//! jumps out of it, an exception unwinds it, or its thread is cancelled. Therefore the pins are not
-//! in the call's own frame but in a table of the thread, innermost call last, each with the stack
-//! position of its call. A jump, or the next pin, releases the pins of calls that ended in this
-//! way. A forked child releases the pins of its parent's other threads.
+//! A call pins its buffers while it runs. It may end without returning: by a jump, an exception, or
+//! cancellation. Therefore the pins are in a table of the thread, innermost call last, each with
+//! the stack position of its call. A jump, or the next pin, releases the pins of ended calls. A
+//! forked child releases the pins of its parent's other threads.
 //!
-//! A signal that arrives while a call waits for a free page interrupts the call. The call is
-//! restarted after the handler, unless it has had an effect.
+//! A signal that arrives while a call waits for a free page interrupts the call, which is restarted
+//! after the handler, unless it has had an effect.
 
 use crate::base::issue_call::engine_syscall;
 use crate::base::{fault_samples, guarded_call, instance, signal_stack, uaccess};
@@ -31,8 +30,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// Length of the longest path that the kernel accepts, with its zero byte.
 const TEXT_BYTES: usize = 4096;
 
-/// Maximum number of ranges that one thread's calls can pin together: a message with the maximum
-/// number of vectors, and the calls of a handler on top of it.
+/// Enough for a message with the maximum number of vectors, and for calls of a handler on top.
 const MAX_RANGES: usize = signals::THREAD_DATA_BYTES / size_of::<Range>();
 
 /// Pages of one buffer that a call may always hold, for structures, paths, and arrays of vectors.
@@ -51,29 +49,26 @@ const PINNED_DIVISOR: usize = 4;
 const RESERVED_DIVISOR: usize = 8;
 const MIN_RESERVED_BYTES: usize = 1 << 20;
 
-/// Returns how many bytes all calls together may pin, counting the buffers of calls that cannot be
-/// split. With a higher limit other threads would find no page to evict.
+/// Bytes that all calls together may pin, including calls that cannot be split. With a
+/// higher limit other threads would find no page to evict.
 pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
     let all_bytes = engine.hold_limit_bytes() * PINNED_DIVISOR;
     let reserved_bytes = (all_bytes / RESERVED_DIVISOR).max(MIN_RESERVED_BYTES);
     all_bytes.saturating_sub(reserved_bytes).max(engine.hold_limit_bytes())
 }
 
-/// A pinned range, or a mapping, of a call.
 #[derive(Clone, Copy, Default)]
 struct Range {
     address: usize,
     len: usize,
-    /// Number of pages counted for the range in the budget.
     held: u32,
     /// Address just above the call's stack frames.
     call: usize,
 }
 
 thread_local! {
-    /// Table of the ranges that this thread's calls have pinned, innermost call last; null if there
-    /// is none yet. The table is next to the signal stack: thread-local variables take space from
-    /// the thread's stack, which may have only 16 KiB.
+    /// Innermost call last; null if there is no table yet. The table is next to the signal stack:
+    /// thread-local variables take space from the thread's stack, which may have only 16 KiB.
     static PINNED: Cell<*const Cell<Range>> = const { Cell::new(std::ptr::null()) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
@@ -84,14 +79,13 @@ const FRAMES_BYTES: usize = 64 << 10;
 /// Assumed maximum size of a stack: a frame farther above a call's frame is on another stack.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Returns true if the call whose frames end at `call` has ended, because its thread runs at
-/// `here`.
+/// Returns true if the call whose frames end at `call` has ended: its thread runs at `here`.
 fn is_left(call: usize, here: usize) -> bool {
     signal_stack::is_left(call, here) && (signal_stack::contains(call) || here - call < STACK_BYTES)
 }
 
-/// Returns the entry at `index` of this thread's table; `None` beyond its end. A thread without a
-/// signal stack gets a table that is never freed; such threads are rare.
+/// Returns `None` beyond the table's end. A thread without a signal stack gets a table that is
+/// never freed; such threads are rare.
 fn range(index: usize) -> Option<&'static Cell<Range>> {
     if PINNED.get().is_null() {
         let table = memory::reserve_bytes(signals::THREAD_DATA_BYTES).ok()?;
@@ -108,10 +102,8 @@ pub(crate) struct Table(*const Cell<Range>);
 // SAFETY: the table is only accessed by its own thread, or in a forked child, which has one thread.
 unsafe impl Send for Table {}
 
-/// Tables of all threads that have a signal stack.
 pub(crate) static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
 
-/// Releases, in a forked child, the pins of its parent's other threads.
 pub(crate) fn become_child(engine: &Engine) {
     let own = Table(PINNED.get());
     TABLES.with(|tables| {
@@ -141,14 +133,12 @@ pub(crate) fn become_child(engine: &Engine) {
     engine.inherit_held(own.map(|range| range.get().held as usize).sum());
 }
 
-/// Forgets, in a forked child of a sleeping process, the tables of other threads. Calls of a
-/// sleeping process pin nothing, so no pins are lost.
+/// Calls of a sleeping process pin nothing, so a forked child loses no pins.
 pub(crate) fn forget_other_threads() {
     let own = Table(PINNED.get());
     TABLES.with(|tables| tables.retain(|table| *table == own));
 }
 
-/// Registers this thread's signal stack at `base`, and the table of pins next to it.
 pub(crate) fn register_table(base: usize) {
     signal_stack::set(base);
     let table = signals::thread_data(base) as *const Cell<Range>;
@@ -166,14 +156,12 @@ pub(crate) fn forget_pins() {
     TABLES.with(|tables| tables.retain(|other| other.0 != table));
 }
 
-/// Releases the pins of calls that end because of a jump to a frame at `target`.
 pub(crate) fn jump_to(target: usize) {
     guarded_call::drop_all();
     release_dead_if(|range| is_left(range.call, target));
 }
 
-/// Releases the pins of calls that ended without returning: code that runs at `here` reuses the
-/// addresses of their frames.
+/// Code that runs at `here` reuses the addresses of the ended calls' frames.
 fn release_dead(here: usize) {
     release_dead_if(|range| is_left(range.call, here));
 }
@@ -192,9 +180,8 @@ fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor
         && let Some(entry) = DEPTH.get().checked_sub(1).and_then(range)
     {
-        // Read the entry first: a handler's call may reuse it. Remove it before unpinning: if a
-        // handler interrupts this function and jumps out of it, the entry must not be released
-        // again.
+        // Read the entry first: a handler's call may reuse it. Remove it before unpinning: a
+        // handler may interrupt this function and jump out of it.
         let Range { address, len, held, .. } = entry.get();
         compiler_fence(Ordering::SeqCst);
         DEPTH.set(DEPTH.get() - 1);
@@ -232,9 +219,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         Pins { engine, floor: DEPTH.get(), call }
     }
 
-    /// Faults in and pins up to `most` bytes of a buffer, if it is managed. If other calls hold too
-    /// much of the limit, pins no more than [`GUARANTEED_PAGES`]. Returns how many bytes the kernel
-    /// may access.
+    /// Pins up to `most` bytes of a buffer, if it is managed; no more than [`GUARANTEED_PAGES`] if
+    /// other calls hold too much. Returns how many bytes the kernel may access.
     pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
         if len == 0 || !self.engine.contains(address) {
             return len;
@@ -253,8 +239,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         .unwrap_or(0)
     }
 
-    /// Pins as many of the first `most` bytes of a managed buffer as the limit allows, at least a
-    /// page. Returns the length that was tried, and how much of it is pinned.
+    /// Pins as many of the first `most` bytes as the limit allows, at least a page. Returns the
+    /// length that was tried, and how much of it is pinned.
     pub(crate) fn add_some(&mut self, address: usize, most: usize) -> (usize, usize) {
         let page = (PAGE_SIZE - address % PAGE_SIZE).min(most);
         for len in [most, (most / 16) & !(PAGE_SIZE - 1)] {
@@ -267,20 +253,17 @@ impl<'e, const N: usize> Pins<'e, N> {
         (page, self.add(address, page, page))
     }
 
-    /// Pins a managed buffer. Returns how many bytes the kernel may access, or `None` if other
-    /// calls hold too much.
+    /// Returns how many bytes the kernel may access, or `None` if other calls hold too much.
     pub(crate) fn add_held(&mut self, address: usize, len: usize) -> Option<usize> {
         self.pin(address, len, Engine::try_hold)
     }
 
     /// Pins a buffer of a call that cannot be split, up to [`undivided_limit_bytes`] for all calls.
-    /// Returns how many of its bytes the kernel may access, or `None` if other calls hold too much
-    /// or a page cannot be faulted in.
+    /// Also returns `None` if a page cannot be faulted in.
     pub(crate) fn add_undivided(&mut self, address: usize, len: usize) -> Option<usize> {
         let mark = DEPTH.get();
         let pinned = self.try_pin(address, len, |engine, pages| {
-            // `Engine::hold` does not check the limit, and two concurrent calls must not both pass
-            // this check.
+            // `Engine::hold` does not check the limit; two concurrent calls must not both pass.
             UNDIVIDED.with_mask_as_is(|()| {
                 let most = undivided_limit_bytes(engine) / PAGE_SIZE;
                 let fits = engine.held_pages() + pages <= most;
@@ -296,8 +279,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         pinned.ok().flatten()
     }
 
-    /// Faults in and pins a buffer, if it is managed, up to what all calls together may hold.
-    /// Returns false, with nothing pinned, if other calls hold too much.
+    /// Pins a buffer, if it is managed, up to what all calls together may hold. Returns false, with
+    /// nothing pinned, if other calls hold too much.
     pub(crate) fn add_in_full(&mut self, address: usize, len: usize) -> bool {
         if len == 0 || !self.engine.contains(address) {
             return true;
@@ -310,8 +293,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.add_held(address, len).is_some()
     }
 
-    /// Pins a buffer as [`Pins::add_in_full`] does, and waits up to [`MAX_WAIT_NS`] for other
-    /// calls. Returns false on timeout.
+    /// As [`Pins::add_in_full`], but waits for other calls. Returns false after [`MAX_WAIT_NS`].
     pub(crate) fn add_in_turn(&mut self, address: usize, len: usize) -> bool {
         let since = now_ns();
         loop {
@@ -324,8 +306,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         }
     }
 
-    /// Waits until other calls release pages. Returns false if `since_ns` is more than
-    /// [`MAX_WAIT_NS`] ago.
+    /// Returns false if `since_ns` is more than [`MAX_WAIT_NS`] ago.
     pub(crate) fn may_wait(&self, since_ns: u64) -> bool {
         let may = now_ns() - since_ns < MAX_WAIT_NS;
         if may {
@@ -334,8 +315,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         may
     }
 
-    /// Pins a buffer after `hold` has counted its pages. Returns the pinned bytes, or `None` if
-    /// `hold` fails or the table is full.
+    /// `hold` counts the pages first. `None` if it fails or the table is full.
     fn pin(
         &mut self,
         address: usize,
@@ -345,8 +325,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.try_pin(address, len, hold).unwrap_or_else(|error| stop(address, &error))
     }
 
-    /// Pins a buffer as [`Pins::pin`] does, but returns the error of a page that cannot be faulted
-    /// in. The pages before it are then still pinned; the caller releases them.
+    /// As [`Pins::pin`], but returns the error of a page that cannot be faulted in. The pages
+    /// before it are then still pinned; the caller releases them.
     fn try_pin(
         &mut self,
         address: usize,
@@ -410,9 +390,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))
     }
 
-    /// Maps memory outside the window by `map_it`. The mapping lasts until the call ends, however
-    /// it ends, and `held` bytes of it count in the budget. Returns `None` if other calls hold too
-    /// much, or the mapping fails.
+    /// The mapping, outside the window, lasts until the call ends, however it ends; `held` bytes of
+    /// it count in the budget. `None` if other calls hold too much, or the mapping fails.
     pub(crate) fn keep_mapping(
         &mut self,
         len: usize,
@@ -437,12 +416,10 @@ impl<'e, const N: usize> Pins<'e, N> {
         })
     }
 
-    /// Releases the pins added since [`Pins::mark`] returned `mark`.
     pub(crate) fn back_to(&mut self, mark: usize) {
         release_down_to(self.engine, mark);
     }
 
-    /// Returns the current depth, for [`Pins::back_to`].
     pub(crate) fn mark(&self) -> usize {
         DEPTH.get()
     }
@@ -473,7 +450,6 @@ impl<const N: usize> Drop for Pins<'_, N> {
     }
 }
 
-/// Records a fault sample for a buffer of the call that this thread handles, if it was trapped.
 #[cold]
 fn record_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     if let Some(context) = guarded_call::answered_context() {
@@ -494,8 +470,7 @@ fn abandon_call(context: Context<'_>, before: impl FnOnce()) -> ! {
     }
 }
 
-/// Raises the signal that a touch of a buffer page would raise if the page cannot be faulted in.
-/// The call is not issued.
+/// Raises the signal that a touch of the failed page would raise. The call is not issued.
 fn stop(address: usize, error: &FaultError) -> ! {
     if let Some(context) = guarded_call::answered_context() {
         abandon_call(context, || page_fault::report_failure(address, error, context));

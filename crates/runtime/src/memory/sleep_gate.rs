@@ -1,9 +1,8 @@
-//! Operations that must finish before a sleeping process wakes, because they would be carried out
-//! partly by the kernel and partly by the engine: memory calls, and calls in which the C library
-//! touches memory with all signals blocked (thread creation, fork, exec).
+//! Operations that must finish before a sleeping process wakes: memory calls, and calls in which
+//! the C library touches memory with all signals blocked (thread creation, fork, exec). Otherwise
+//! the kernel would carry them out in part, and the engine in part.
 //!
-//! The waking thread waits until no thread is inside. A thread that arrives later waits until the
-//! process is awake. While the process has one thread, the gate is not needed.
+//! A thread that arrives while the process wakes waits. With one thread, the gate is not needed.
 
 use crate::base::{instance, signal_stack};
 use softswap_sys::futex;
@@ -12,23 +11,20 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 static INSIDE: AtomicU32 = AtomicU32::new(0);
-/// Longest wait of the waking thread, in nanoseconds.
 const MAX_WAIT_NS: u64 = 1_000_000_000;
 
 thread_local! {
     /// Nesting depth of this thread in the gate: an operation inside may enter again.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// Address on the stack at the outermost entry.
     static FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Keeps this thread inside the gate until dropped.
 pub(crate) struct Inside {
     is_counted: bool,
 }
 
-/// Enters the gate. Returns `None` if the process does not sleep, or if this thread wakes it; the
-/// engine, if any, then handles the operation.
+/// Returns `None` if the process does not sleep, or if this thread wakes it; the engine, if any,
+/// then handles the operation.
 pub(crate) fn enter() -> Option<Inside> {
     loop {
         if !instance::may_wake() || instance::is_waker() {
@@ -40,8 +36,8 @@ pub(crate) fn enter() -> Option<Inside> {
         if DEPTH.get() == 0 {
             instance::await_waking();
             INSIDE.fetch_add(1, SeqCst);
-            // Sequentially consistent: either the waker sees this thread inside, or this thread
-            // sees that the process is waking.
+            // SeqCst: either the waker sees this thread inside, or this thread sees that it must
+            // wait.
             if !instance::is_asleep() {
                 uncount();
                 continue;
@@ -77,7 +73,6 @@ fn exit_gate() {
     }
 }
 
-/// Leaves the gate if a jump to a frame at `target` ends the operation that entered it.
 pub(crate) fn jump_to(target: usize) {
     if DEPTH.get() > 0 && signal_stack::is_left(FRAME.get(), target) {
         DEPTH.set(0);

@@ -1,9 +1,8 @@
 //! Buffers of the C library's streams (`FILE`).
 //!
-//! A stream passes its buffer, a page, to the kernel in each call. If the buffer is in the window,
-//! each call is trapped, which costs more than the call itself. So the first [`BUFFERS`] buffers
-//! are outside the window, in the engine's heap; all others are ordinary program memory. The fixed
-//! number limits unmanaged memory and avoids the lock of the engine's heap.
+//! A stream passes its buffer to the kernel in each call. If the buffer is in the window, each call
+//! is trapped, which costs more than the call itself. So the first [`BUFFERS`] buffers are in the
+//! engine's heap. The fixed number limits unmanaged memory and avoids the lock of that heap.
 
 use crate::base::real::Real;
 use softswap_sys::PAGE_SIZE;
@@ -17,15 +16,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const BUFFERS: usize = u64::BITS as usize;
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// Address of the buffers, one page each. They are in the engine's heap, so `free` recognizes them
-/// without a search among the program's blocks. 0: none yet.
+/// In the engine's heap, so that `free` recognizes them without a search. 0: none yet.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Address range of the C library function that allocates buffers.
 static ALLOCATOR_START: AtomicUsize = AtomicUsize::new(0);
 static ALLOCATOR_END: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the C library's function that allocates stream buffers, and reserves space for them; DRAM
-/// is used on first touch. If the function is not found, all buffers are ordinary memory.
+/// DRAM is used on first touch. Without the C library's function all buffers are ordinary.
 pub(crate) fn set_up() {
     static ALLOCATOR: Real = Real::new(c"_IO_file_doallocate");
     let Some(code) = extent_of(ALLOCATOR.get()) else { return };
@@ -39,7 +35,6 @@ pub(crate) fn set_up() {
     }
 }
 
-/// Returns the address range of a function, from the symbol table of its library.
 fn extent_of(function: *mut c_void) -> Option<Range<usize>> {
     const RTLD_DL_SYMENT: i32 = 1;
     let mut symbol: *mut libc::Elf64_Sym = std::ptr::null_mut();
@@ -57,7 +52,6 @@ fn extent_of(function: *mut c_void) -> Option<Range<usize>> {
     (len > 0).then(|| function as usize..function as usize + len as usize)
 }
 
-/// Returns a buffer if the code at `caller` allocates `size` bytes for a stream and one is free.
 #[inline]
 pub(crate) fn allocate(size: usize, caller: usize) -> Option<*mut c_void> {
     // The size alone excludes nearly every allocation.
@@ -87,7 +81,6 @@ fn take() -> Option<*mut c_void> {
     None
 }
 
-/// Returns true if an address in the engine's heap is a stream's buffer.
 pub(crate) fn owns(address: usize) -> bool {
     let base = BASE.load(Ordering::Relaxed);
     base != 0 && (base..base + BUFFERS * PAGE_SIZE).contains(&address)

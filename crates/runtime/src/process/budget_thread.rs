@@ -1,5 +1,4 @@
-//! The budget thread: publishes the benefit of more memory, releases chunks that are unused or
-//! requested, requests chunks of other members, and takes part in turns and parking.
+//! The budget thread: releases and requests chunks, and takes part in turns and parking.
 
 use super::parking::Parking;
 use super::tree::{self, GrantLock, MAX_BYTES, UNAVAILABLE};
@@ -13,17 +12,14 @@ use softswap_engine::base::stats::Counter;
 use softswap_shared::ledger::Member;
 use softswap_sys::raw::now_ns;
 
-/// Time that a request to other members may take.
 const REQUEST_TIMEOUT_NS: u64 = 60_000_000;
 /// Bytes by which the limit is lowered at a time, so that chunks are released soon.
 const LOWER_BYTES: usize = 8 << 20;
 /// Time within which the memory in use must reach the lowered limit.
 const LOWER_TIMEOUT_NS: u64 = 600_000_000;
-/// Interval between rounds if memory is short.
 const SHORT_INTERVAL_NS: u64 = 100_000_000;
 /// Interval between measurements of the benefit. Rounds are at most half of it apart.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// Minimum of unused memory that a process keeps.
 const SLACK_BYTES: usize = 1 << 20;
 
 pub(super) fn run_budget(keep_running: fn() -> bool) {
@@ -61,7 +57,6 @@ pub(super) fn run_budget(keep_running: fn() -> bool) {
     }
 }
 
-/// Returns true if the ledger agrees with the chunks that this process holds.
 fn is_consistent(member: &Member) -> bool {
     let _lock = GrantLock::lock();
     member.is_sound() && member.total() == tree::granted()
@@ -76,7 +71,6 @@ struct Work {
 }
 
 impl Work {
-    /// Makes one round, and returns true if memory is short.
     fn round(&mut self, engine: &Engine, member: &Member) -> bool {
         move_within(member);
         let beyond = member.excess();
@@ -102,7 +96,6 @@ impl Work {
         is_short || missing > 0
     }
 
-    /// Publishes the benefit of more memory, and once a second releases unused chunks.
     fn publish(&mut self, engine: &Engine, member: &Member) {
         let now = now_ns();
         let passed_ns = now.saturating_sub(self.ticked_at_ns);
@@ -155,8 +148,7 @@ fn release_unused(engine: &Engine, member: &Member) {
     }
 }
 
-/// Obtains free chunks, or chunks of members with a lower benefit. Requests at least `missing`
-/// chunks, which the memory in use lacks.
+/// Obtains the `missing` chunks, free ones or those of members with a lower benefit.
 fn request(engine: &Engine, member: &Member, missing: usize) {
     let ledger = member.ledger();
     ledger.reap(|process| process.liveness());
@@ -174,8 +166,7 @@ fn request(engine: &Engine, member: &Member, missing: usize) {
     }
 }
 
-/// Lowers the limit to `keep` chunks, or as few as possible, [`LOWER_BYTES`] at a time. Releases
-/// the other chunks.
+/// Releases all but `keep` chunks, or as many as possible, [`LOWER_BYTES`] at a time.
 fn lower(engine: &Engine, member: &Member, keep: usize) {
     let _lock = GrantLock::lock();
     let mut keep = keep;
@@ -204,7 +195,6 @@ fn lower(engine: &Engine, member: &Member, keep: usize) {
     }
 }
 
-/// Waits until the memory in use is within the limit, for [`LOWER_TIMEOUT_NS`] at most.
 fn is_reached(engine: &Engine, bytes: usize) -> bool {
     const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
     let until_ns = now_ns() + LOWER_TIMEOUT_NS;

@@ -1,6 +1,6 @@
-//! System calls that are in progress while the process wakes. The filter has not checked them, and
-//! the kernel cannot fault in their buffers. So their buffers are faulted in before the window is
-//! registered, and stay pinned until the thread's next call through the guard.
+//! System calls that are in progress while the process wakes. The filter has not checked them. So
+//! their buffers are faulted in before the window is registered, and stay pinned until the thread's
+//! next call through the guard.
 
 use super::{own_threads, thread_exit};
 use crate::base::errno::refused;
@@ -18,14 +18,11 @@ use std::io;
 
 /// Longest wait for a thread that neither waits in a call nor answers a query, in nanoseconds.
 const MAX_WAIT_NS: u64 = 1_000_000_000;
-/// Time until a thread is first queried, in nanoseconds.
 const FIRST_QUERY_NS: u64 = 500_000;
-/// Time between two queries, in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
-/// Maximum length pinned of one buffer. If a call accesses more, a stream or socket returns a short
-/// count, which programs must expect.
+/// Maximum length pinned of one buffer. If a call accesses more, it returns a short count, which
+/// programs must expect of streams and sockets.
 const MAX_BYTES: usize = 1 << 20;
-/// Maximum number of vectors or messages that are examined.
 const MAX_VECTORS: usize = 1024;
 
 pub(crate) struct Buffer {
@@ -88,8 +85,7 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     Ok(found)
 }
 
-/// Waits until each of these threads has exited, has been outside the kernel, or waits in a call.
-/// Passes these calls to `add`.
+/// Waits until each thread has left the kernel or waits in a call, which is passed to `add`.
 fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) -> io::Result<()> {
     user_mode::begin_round();
     let until_ns = now_ns() + MAX_WAIT_NS;
@@ -118,8 +114,7 @@ fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) 
     }
 }
 
-/// Calls `add` with the memory that the kernel still accesses in a call that has started. The
-/// kernel has already read paths and arrays of vectors.
+/// The kernel has already read paths and arrays of vectors, so these are not added.
 fn add_buffers(number: i64, arguments: Arguments, add: &mut dyn FnMut(usize, usize)) {
     for (index, pointee) in pointers(number) {
         let address = arguments[*index as usize];
@@ -155,7 +150,6 @@ fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
     add_vectors(header.msg_iov as usize, header.msg_iovlen, add);
 }
 
-/// Faults the pages of a buffer in, as the kernel would when it accesses them.
 fn populate(address: usize, len: usize) {
     let first = address & !(PAGE_SIZE - 1);
     let bytes = address + len - first;

@@ -20,19 +20,17 @@ fn is_fork(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
-/// Returns true for a thread: it runs concurrently in the same memory.
 fn is_thread(flags: usize) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize
 }
 
-/// Returns true if parent and child share one table of descriptors. A fork with a shared table is
-/// refused, because the engine's descriptors differ in the child.
+/// A fork with a shared table is refused: the engine's descriptors differ in the child.
 fn shares_descriptors(flags: usize) -> bool {
     flags & libc::CLONE_FILES as usize != 0
 }
 
-/// Forks a child by a raw call. `words` lists the addresses and lengths of the memory that the
-/// kernel accesses: the arguments, and the IDs that it writes in the parent and in the child.
+/// `words` lists the addresses and lengths of the memory that the kernel accesses: the arguments,
+/// and the IDs that it writes in the parent and in the child.
 fn fork_by_call(
     number: i64,
     arguments: Arguments,
@@ -53,8 +51,7 @@ fn fork_by_call(
     forked(move || issue(number, arguments))
 }
 
-/// Raw `fork` and `vfork`. The child of `vfork` would return from this function and overwrite the
-/// parent's frame, so it gets a copy of the memory instead.
+/// The child of `vfork` would overwrite the parent's frame, so it gets a copy of the memory.
 fn answer_fork(_arguments: Arguments) -> isize {
     fork_by_call(libc::SYS_fork, [0; 6], 0, &[])
 }
@@ -65,8 +62,8 @@ fn answer_clone(arguments: Arguments) -> isize {
     fork_by_call(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
 }
 
-/// Reads `clone3`'s arguments. Returns `None` if the kernel handles the call: the arguments have
-/// another size or cannot be read, or the process has no budget.
+/// Returns `None` if the kernel handles the call: the arguments have another size or cannot be
+/// read, or the process has no budget.
 fn clone_arguments(at: usize, len: usize) -> Option<[usize; 11]> {
     let has_budget = instance::emulates_signals() || instance::is_asleep();
     (len == size_of::<[usize; 11]>() && has_budget).then(|| uaccess::words(at))?
@@ -94,9 +91,8 @@ fn answer_clone3(arguments: Arguments) -> isize {
     )
 }
 
-/// Returns the handler of a raw fork or clone whose child continues on the caller's stack, else
-/// `None`. A child on its own stack returns directly from the C library's `syscall` and bypasses
-/// this handler, so it gets no managed memory.
+/// Returns `None` for a child on its own stack: it returns directly from the C library's `syscall`
+/// and bypasses the handler, so it gets no managed memory.
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     match number {
         libc::SYS_fork | libc::SYS_vfork => Some(answer_fork),
@@ -109,8 +105,7 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     }
 }
 
-/// Arguments of [`begin`], which reads them before it initializes the child: they may be on the
-/// engine's stack, which a signal overwrites.
+/// Read first: these arguments may be on the engine's stack, which a signal overwrites.
 #[repr(C)]
 struct Beginning {
     body: unsafe extern "C" fn(*mut c_void) -> i32,
@@ -139,9 +134,8 @@ extern "C" fn initialize(mask: Mask) {
     }
 }
 
-/// First function of a child made by `clone`: initializes the child on [`CHILD_STACK`], then calls
-/// the program's function on the child's own stack. When that returns, the C library exits only the
-/// calling thread.
+/// Initializes the child on [`CHILD_STACK`], then calls the program's function on the child's own
+/// stack. When that returns, the C library exits only the calling thread.
 #[unsafe(naked)]
 unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
     core::arch::naked_asm!(
@@ -262,8 +256,7 @@ pub unsafe extern "C" fn clone(
 
 static VFORK: Real = Real::new(c"vfork");
 
-/// Prepares a `vfork`. Returns the C library's function to jump to, or null if [`vfork`] makes the
-/// call.
+/// Returns the C library's function to jump to, or null if [`vfork`] makes the call.
 extern "C" fn before_vfork() -> *const c_void {
     tree_asleep::note_child_created();
     if instance::emulates_signals() && sleep_gate::begin_vfork() {
@@ -272,16 +265,15 @@ extern "C" fn before_vfork() -> *const c_void {
     VFORK.get()
 }
 
-/// Called in the parent after the child has exited or called exec. Returns the result of `vfork`.
 extern "C" fn after_vfork(pid: isize) -> isize {
     sleep_gate::end_vfork();
     c_result(pid)
 }
 
-/// `vfork(2)`. The child of a sleeping process uses its parent's memory, and has no filter that
-/// would make its calls wait. So the parent does not wake until the child has exited or called
-/// exec. The child returns first and may overwrite this frame. So the return address is in a
-/// register, which the kernel preserves for the parent.
+/// The child of a sleeping process uses its parent's memory, and has no filter that would make its
+/// calls wait. So the parent does not wake until the child has exited or called exec. The child may
+/// overwrite this frame, so the return address is in a register, which the kernel preserves for the
+/// parent.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() {

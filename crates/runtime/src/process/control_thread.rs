@@ -1,9 +1,8 @@
 //! Thread that serves the control socket: `softswap stat`, `softswap ctl` and `softswap record`.
 //!
 //! The thread has its own table of descriptors. So the program neither sees the socket nor can
-//! close it, a forked child does not inherit it, and an accepted client never takes a descriptor
-//! number that the program expects next. If the socket cannot be created, the program runs without
-//! one.
+//! close it, and no client takes a descriptor number that the program expects next. If the socket
+//! cannot be created, the program runs without one.
 
 use super::{descriptors, tree};
 use crate::base::{fault_samples, instance, large_blocks, python_frames, uaccess};
@@ -19,8 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Longest wait at exit for the lock of [`NAME`], in nanoseconds. Another thread may be creating
-/// the socket.
+/// Longest wait at exit for the lock of [`NAME`]: another thread may be creating the socket.
 const EXIT_WAIT_NS: u64 = 200_000_000;
 /// Pause between attempts if the kernel has no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +35,6 @@ static PLAN: OnceLock<Plan> = OnceLock::new();
 struct Name {
     /// In engine memory, so that a system call can read it at exit on any stack.
     path: Option<CString>,
-    /// True if the process is exiting: no socket may be created.
     is_exiting: bool,
 }
 
@@ -45,9 +42,8 @@ static NAME: Mutex<Name> = Mutex::new(Name { path: None, is_exiting: false });
 /// PID of the process that owns the name. A forked child has a copy of the name, but no socket.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Locks the name, with a timeout, because exit must not wait for a file system that does not
-/// respond. Makes no system call with a pointer: the stack may be managed, and all signals are
-/// blocked.
+/// Exit must not wait for a file system that does not respond. Makes no system call with a pointer:
+/// the stack may be managed, and all signals are blocked.
 fn lock_name_within(ns: u64) -> Option<MutexGuard<'static, Name>> {
     let (until, mut turns) = (raw::now_ns() + ns, 0);
     loop {
@@ -64,7 +60,6 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Records the state that the thread needs.
 pub(crate) fn prepare() {
     let set = |name| Some((name, std::env::var_os(name)?));
     let variables = control_socket::DIR_VARIABLES.into_iter().filter_map(set).collect();
@@ -103,7 +98,6 @@ fn remove_socket_name() {
     }
 }
 
-/// Opens the socket in the first directory where that succeeds.
 fn open(dirs: &[PathBuf]) -> Option<Listener> {
     let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
     if name.is_exiting {
@@ -137,8 +131,7 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
 }
 
 /// Faults in memory for a debugger, at most a quarter of the budget. The debugger calls this in a
-/// thread of the stopped program, because the control thread is stopped, too. Returns the number of
-/// readable bytes from `address`.
+/// stopped program, whose control thread is stopped, too. Returns the number of readable bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
     let Some(engine) = instance::engine() else { return len };
@@ -156,15 +149,13 @@ pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
 #[unsafe(link_section = ".fini_array")]
 static ON_EXIT: extern "C" fn() = remove_name;
 
-/// Removes the socket's name and the ledger membership when the process exits. If the process is
-/// killed instead, the next process that finds the name removes it.
+/// If the process is killed instead, the next process that finds the name removes it.
 extern "C" fn remove_name() {
     tree::release_at_exit();
     if OWNER.load(Ordering::Relaxed) != raw::current_process() {
         return;
     }
-    // Signals are blocked: a handler that calls `_exit` would wait for the name lock that this
-    // thread holds.
+    // A handler that calls `_exit` would wait for the name lock that this thread holds.
     signals::with_all_blocked(|| {
         let Some(mut name) = lock_name_within(EXIT_WAIT_NS) else { return };
         name.is_exiting = true;
@@ -174,8 +165,7 @@ extern "C" fn remove_name() {
     });
 }
 
-/// `_exit(2)`. Removes the socket's name first: programs such as shells exit by this call, without
-/// destructors.
+/// Programs such as shells exit by this call, without destructors.
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(status: i32) -> ! {
     remove_name();

@@ -1,10 +1,9 @@
 //! Hides the engine's descriptors from the program.
 //!
-//! Calls on their numbers fail with EBADF, and calls that close a range skip them. That applies to
-//! the C library's functions and to raw calls through it, but not to the program's own system-call
-//! instructions. If such an instruction closes them, memory stays registered, and each write checks
-//! that the descriptor still refers to its file. But evicted pages cannot be read any more, and the
-//! program is stopped when it touches one.
+//! Calls on their numbers fail with EBADF, and calls that close a range skip them, except for the
+//! program's own system-call instructions. If such an instruction closes them, memory stays
+//! registered, and each write checks that the descriptor still refers to its file. But evicted
+//! pages are lost, and the program is stopped when it touches one.
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
@@ -24,7 +23,6 @@ pub(super) fn is_engine_descriptor(fd: i32) -> bool {
     own_descriptors::contains(fd) && !instance::is_plain()
 }
 
-/// Calls `close_range` for `first..=last` except the engine's descriptors.
 fn close_around(first: u32, last: u32, flags: u32) -> isize {
     let mut from = first;
     while from <= last {
@@ -60,8 +58,7 @@ pub(super) fn for_each_open(first: u32, mut action: impl FnMut(i32)) -> io::Resu
     Ok(())
 }
 
-/// Closes the descriptors from `first` on except the engine's, on a kernel without `close_range`
-/// (before 5.9).
+/// For kernels without `close_range` (before 5.9).
 fn close_listed(first: u32) -> io::Result<()> {
     for_each_open(first, |number| {
         issue(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]);
@@ -73,9 +70,8 @@ pub(super) fn last_hidden_from(first: u32) -> Option<u32> {
     if instance::is_plain() { None } else { own_descriptors::last_from(first) }
 }
 
-/// Gives the calling thread its own table of descriptors, with only the engine's open. So the
-/// thread keeps no file of the program open, and can still fault in pages. Returns false if the
-/// kernel refuses.
+/// Leaves only the engine's descriptors open for this thread. It then keeps no file of the program
+/// open, and can still fault in pages. Returns false if the kernel refuses.
 pub(crate) fn unshare_descriptors() -> bool {
     match close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
         NO_SUCH_CALL => {
@@ -87,7 +83,6 @@ pub(crate) fn unshare_descriptors() -> bool {
     }
 }
 
-/// Handles `close_range` as if the engine's descriptors did not exist.
 fn answer_close_range(arguments: Arguments) -> isize {
     let [first, last, flags, ..] = arguments.map(|argument| argument as u32);
     // Waking opens descriptors, so the process must not wake during this call.
@@ -102,7 +97,6 @@ fn not_open(_arguments: Arguments) -> isize {
     NOT_OPEN
 }
 
-/// Returns the handler of a raw call that closes, copies or queries the engine's descriptors.
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments) -> isize> {
     let is_hidden = match number {
         libc::SYS_close_range => return Some(answer_close_range),

@@ -1,14 +1,12 @@
 //! The engine's own threads: background reclaim, read-ahead, the control socket, the shared budget.
-//! They are invisible to the program: before a call that changes a thread's rights, or that
-//! requires a single-threaded process, they exit ([`without`]). They start again after it, with the
-//! caller's credentials, namespaces and descriptors.
+//! Before a call that changes a thread's rights, or that requires a single-threaded process, they
+//! exit ([`without`]). They start again after it, with the caller's credentials, namespaces and
+//! descriptors.
 //!
-//! Meanwhile, and permanently if they cannot start again, the engine runs without them, as in a
-//! forked child: faulting threads reclaim. A program that makes such calls very often also runs
-//! without them, instead of waiting for them each time.
+//! Without them, as in a forked child, faulting threads reclaim. If they cannot start again, or if
+//! the program makes such calls very often, the process runs without them permanently.
 //!
-//! Only the process that started them ends them: a child that shares its memory (`vfork`) or has a
-//! copy of it (`fork`) has no engine threads.
+//! A child that shares this memory (`vfork`) must not end them.
 //!
 //! A sleeping process has no engine threads, unless it holds a large part of a shared budget: then
 //! one thread waits for requests of other members ([`serve_while_asleep`]).
@@ -32,7 +30,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const TREE: usize = COUNT - 2;
 const CONTROL: usize = COUNT - 1;
 const MAX_RESTARTS: u32 = 256;
-/// Interval between two attempts to wake an engine thread, in nanoseconds.
 const WAKE_NS: u64 = 1_000_000;
 
 static KEEP_RUNNING: AtomicBool = AtomicBool::new(true);
@@ -52,8 +49,7 @@ impl State {
 /// No signal handler takes this lock.
 static STATE: Locked<State> = Locked::new(State::FIRST);
 
-/// Resets the state in a forked child, which has no engine threads. Another thread of the parent
-/// may have held the lock.
+/// Another thread of the parent may have held the lock during the fork.
 pub(super) fn become_child() {
     own_threads::disown();
     // SAFETY: a forked child has one thread, which was in the C library's `fork`.
@@ -116,9 +112,8 @@ extern "C" fn run(index: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Starts all missing threads, or none if the kernel refuses one: after `unshare(CLONE_NEWPID)`,
-/// for example, a process can create children but no threads. Returns true if all run. Formats no
-/// message: the C library would allocate for that, and no page can be faulted in under
+/// Starts all missing threads, or none if the kernel refuses one, as after `unshare(CLONE_NEWPID)`.
+/// Formats no message: the C library would allocate for that, and no page can be faulted in under
 /// [`undisturbed`].
 fn start_all(state: &mut State) -> bool {
     KEEP_RUNNING.store(true, Ordering::Relaxed);
@@ -151,7 +146,6 @@ fn start_one(state: &mut State, at: usize) -> bool {
     state.threads[at].is_some()
 }
 
-/// Makes all threads exit, and waits until they are gone from the kernel.
 fn end_all(state: &mut State) {
     KEEP_RUNNING.store(false, Ordering::Relaxed);
     if let Some(engine) = instance::engine() {
@@ -159,8 +153,7 @@ fn end_all(state: &mut State) {
     }
     let own = softswap_sys::raw::current_thread();
     for (at, thread) in state.threads.iter_mut().enumerate() {
-        // A thread that could not start the others exits by itself and is joined by the next
-        // caller.
+        // A thread that could not start the others exits by itself; the next caller joins it.
         let Some(thread) = thread.take_if(|_| own_threads::number(at) != own) else { continue };
         while RUNNING[at].load(Ordering::Acquire) == 1 {
             if at >= TREE {
@@ -176,7 +169,6 @@ fn end_all(state: &mut State) {
     }
 }
 
-/// Starts the threads, or continues permanently without them.
 pub(crate) fn start() {
     if own_threads::is_this() {
         return start_from_engine_thread();
@@ -191,16 +183,14 @@ fn start_with(state: &mut State) {
     tree::wake_thread();
 }
 
-/// Starts the threads from an engine thread. Only tries the lock: the lock's holder may be waiting
-/// in `end_all` for the calling thread to exit, and starts it again later.
+/// Only tries the lock: its holder may be waiting in `end_all` for this thread to exit.
 fn start_from_engine_thread() {
     while should_run() && STATE.try_with_mask_as_is(start_with).is_none() {
         futex::sleep_a_moment();
     }
 }
 
-/// Starts the thread that waits for requests in a sleeping process. Fails in a forked child.
-/// Returns true if the thread runs.
+/// Fails in a forked child. Returns true if the thread runs.
 pub(crate) fn serve_while_asleep() -> bool {
     let is_forked = || own_threads::owner() != 0 && !has_them();
     undisturbed(|state| {
@@ -217,9 +207,9 @@ fn has_them() -> bool {
     own_threads::owner() == softswap_sys::raw::current_process()
 }
 
-/// Runs `body` under the lock with signals blocked and without cancellation. The C library's own
-/// signals stay unblocked: by them a `setuid` reaches all threads, while it holds a lock that is
-/// needed for starting and ending threads.
+/// Blocks signals and cancellation under the lock. The C library's own signals stay unblocked: a
+/// `setuid` reaches all threads by them, while it holds a lock that is needed for starting and
+/// ending threads.
 fn undisturbed<R>(body: impl FnOnce(&mut State) -> R) -> R {
     uncancelled(|| signals::with_blocked(!INTERNAL, || STATE.with_mask_as_is(body)))
 }

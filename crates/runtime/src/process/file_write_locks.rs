@@ -1,10 +1,9 @@
 //! Locks for long writes to one file.
 //!
 //! Linux writes to a regular file under a lock of the file, so concurrent writes are not mixed. A
-//! write that is split into pieces holds one of these locks for all of its pieces. So do long
-//! writes that are not split, and short writes to a file while this process uses any lock.
-//! Processes of one tree exclude each other by a record lock on the tree's ledger, which the kernel
-//! releases when a process exits.
+//! write that is split into pieces holds one of these locks for all of them. So do long writes that
+//! are not split, and short writes while this process uses any lock. Processes of one tree exclude
+//! each other by a record lock on the tree's ledger, which the kernel releases at exit.
 //!
 //! No handler of the program runs while a lock is held, as none runs during Linux's write.
 
@@ -26,7 +25,6 @@ const MAX_WAIT_NS: u64 = 10_000_000_000;
 const FIRST_BYTE: i64 = 1 << 40;
 
 static LOCKS: [Lock; LOCK_COUNT] = [const { Lock::new() }; LOCK_COUNT];
-/// Number of threads in this process that hold a lock or wait for one.
 static IN_USE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -40,8 +38,7 @@ struct Held {
     ledger: Option<i32>,
 }
 
-/// Signals that remain unblocked while a lock is held. A fault or a filter raises them, and the
-/// kernel kills the process if they are blocked.
+/// A fault or a filter raises these signals; the kernel kills the process if they are blocked.
 const UNBLOCKED: Mask = bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(libc::SIGSEGV)
@@ -120,7 +117,6 @@ fn lock_in_tree(ledger: i32, index: usize) -> bool {
     }
 }
 
-/// Releases, in a forked child, the locks of its parent's threads.
 pub(crate) fn become_child() {
     LOCKS.iter().for_each(Lock::unlock);
     IN_USE.store(0, Ordering::SeqCst);

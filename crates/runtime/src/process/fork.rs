@@ -3,12 +3,10 @@
 //! On fork the kernel drops the userfaultfd registration of the child's memory, so absent pages
 //! would silently read as zeroes. Therefore the engine is quiesced before the fork, and the child
 //! registers its memory again before any of the program's code runs. The child reads its parent's
-//! swap area. The parent keeps those slots until the child has exited or called exec
-//! ([`forked_children`]). The child writes changed pages to areas that it opens itself when needed.
-//! Its own children do the same.
+//! swap area, whose slots the parent keeps ([`forked_children`]), and writes changed pages to areas
+//! that it opens itself when needed.
 //!
-//! The runtime opens no descriptor in the parent for a fork, and changes no limit, because other
-//! threads of the program continue to run and may start programs during the fork.
+//! A fork opens no descriptor in the parent and changes no limit: other threads continue.
 //!
 //! Children are forked by `fork` and functions that call it, by `_Fork`, or by the calls in
 //! [`super::clone`].
@@ -40,7 +38,6 @@ use std::ffi::{c_char, c_void};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Resources held during a fork, from `prepare` to `parent` or `child`.
 struct Forking {
     quiesced: Quiesced<'static>,
     children: MutexGuard<'static, ForkedChildren>,
@@ -52,8 +49,7 @@ struct Forking {
     pinned: ResidentRanges<'static>,
 }
 
-/// Resources held during a fork of a process without an engine (asleep, or waking failed) that has
-/// had several threads.
+/// For a process without an engine (asleep, or waking failed) that has had several threads.
 struct ForkingAsleep {
     heap_break: MutexGuard<'static, Break>,
     mask: Mask,
@@ -89,9 +85,8 @@ unsafe extern "C" {
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Called by `pthread_atfork`. The runtime registers its handlers first, so that its `prepare` runs
-/// last and its `child` and `parent` run first. So the program's handlers run only while pages can
-/// be faulted in.
+/// The runtime registers its handlers first, so its `prepare` runs last and its `child` and
+/// `parent` run first: the program's handlers run only while pages can be faulted in.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(
     before: Handler,
@@ -141,8 +136,7 @@ fn prepare_asleep(inside: Option<Inside>) {
     hold(Held::Asleep(ForkingAsleep { heap_break, mask, inside }));
 }
 
-/// Stores the held resources and locks the engine's heap. This is the last step before the fork,
-/// because nothing can be allocated or freed after it.
+/// Locks the engine's heap last: nothing can be allocated or freed until the fork.
 fn hold(held: Held) {
     // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`.
     unsafe { *FORKING.0.get() = Some(held) };
@@ -233,8 +227,7 @@ pub(super) extern "C" fn child() {
     }
 }
 
-/// Makes the child of a sleeping process sleep, too, with its own share of the budget. Returns
-/// false if the child must wake.
+/// Returns false if the child must wake.
 fn sleep_on() -> bool {
     statistics::detach();
     asleep::become_child();
@@ -244,8 +237,7 @@ fn sleep_on() -> bool {
 fn child_asleep(forking: ForkingAsleep) {
     let may_sleep = match forking.inside {
         Some(_) => {
-            // Another thread of the parent may have started to wake the process, and waits for this
-            // thread. That thread does not exist in the child.
+            // The parent's thread that wakes the process does not exist in the child.
             instance::sleep_on();
             sleep_gate::become_child();
             sleep_on()
@@ -283,7 +275,6 @@ fn child_awake(mut forking: Forking) {
     if let Some(mark) = forking.mark {
         mark.keep();
     }
-    // The parent's other children are not this process's children.
     forking.children.forget();
     drop(forking.children);
     // SAFETY: the child has one thread, so no other thread holds the lock.
@@ -292,7 +283,6 @@ fn child_awake(mut forking: Forking) {
     end(forking.mask);
 }
 
-/// Restores the signal mask from before the fork, and delivers the signals held during the fork.
 fn end(mask: Mask) {
     pending::end_fork();
     signals::set_mask(mask);
@@ -309,8 +299,7 @@ pub(super) fn forked(make: impl FnOnce() -> isize) -> isize {
     })
 }
 
-/// `fork(2)`. No page can be faulted in while the engine is quiesced, so this runs on the engine's
-/// stack.
+/// No page can be faulted in while the engine is quiesced, so this runs on the engine's stack.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> libc::pid_t {
     real!(fork: fn() -> libc::pid_t);
@@ -328,8 +317,7 @@ pub extern "C" fn _Fork() -> libc::pid_t {
     forked(move || unsafe { fork() } as isize) as libc::pid_t
 }
 
-/// `daemon(3)`. The C library forks by its own `fork`, which runs the fork handlers on the caller's
-/// stack. So all of it runs on the engine's stack.
+/// The C library forks on the caller's stack, so all of this runs on the engine's.
 #[unsafe(no_mangle)]
 pub extern "C" fn daemon(keeps_directory: i32, keeps_streams: i32) -> i32 {
     real!(daemon: fn(i32, i32) -> i32);
@@ -376,8 +364,7 @@ fn stop_child(error: &std::io::Error) -> ! {
     unsafe { libc::_exit(125) }
 }
 
-/// Pins the locks of all open streams. In the child of a multi-threaded process the C library
-/// resets them before the runtime's handler runs.
+/// The C library resets these locks in the child before the runtime's handler runs.
 fn pin_streams(engine: &'static Engine) -> ResidentRanges<'static> {
     // Size of a stream, and offset of the pointer to its lock: <bits/types/struct_FILE.h>.
     const STREAM_BYTES: usize = 216;

@@ -1,12 +1,10 @@
 //! Forked children that read this process's slots, until they exit or call exec.
 //!
 //! Each inherits an [`AttachCount`]. If none can be created (under the program's own filter, or
-//! beyond the system's limits), a child inherits the last one, and all children with that count are
-//! considered alive until the last of them has exited. If there is none at all, the slots are never
-//! freed.
+//! beyond the system's limits), a child shares the last one, and its slots are kept until
+//! the last child that shares it has exited. If there is none at all, they are never freed.
 //!
-//! A child in turn counts its own children that read its slots. Grandchildren that read this
-//! process's slots have inherited its attach count, too.
+//! Grandchildren that read this process's slots have inherited its attach count, too.
 
 use softswap_engine::api::engine::Engine;
 use softswap_sys::attach_count::AttachCount;
@@ -22,7 +20,6 @@ pub(crate) struct ForkedChildren(Vec<Group>);
 
 pub(crate) enum ChildMark {
     Own(AttachCount),
-    /// The child shares the attach count of earlier children.
     Shared,
     /// The child has no attach count and is considered alive permanently.
     Unseen,
@@ -75,7 +72,6 @@ impl ForkedChildren {
         }
     }
 
-    /// Frees the slots that were kept for children that have exited.
     pub(crate) fn reap(&mut self, engine: &Engine) {
         let must_keep = exemption::is_in_force();
         self.0.retain_mut(|group| {
@@ -94,8 +90,7 @@ impl ForkedChildren {
     }
 }
 
-/// Frees the slots kept for children that have exited, unless another thread holds the lock. Called
-/// periodically.
+/// Called periodically. Does nothing if another thread holds the lock.
 pub(crate) fn reap(engine: &Engine) {
     if let Ok(mut children) = CHILDREN.try_lock() {
         children.reap(engine);

@@ -1,5 +1,4 @@
-//! The process: its descriptors, its threads and the engine's, its children, and the programs that
-//! it starts.
+//! The process: its descriptors, threads and children, and the programs that it starts.
 
 pub(crate) mod statistics;
 pub(crate) mod shared_areas;

@@ -7,8 +7,8 @@
 //! | vhost, user pointers of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
 //! | the same by amdkfd and xe, with which programs register all memory | fails for managed memory only |
 //!
-//! The sum is limited to what a program may lock ([`Engine::may_lock`]). Beyond that the
-//! request fails with ENOMEM. One line on standard error states the reason for the first refusal.
+//! The sum is limited to what a program may lock ([`Engine::may_lock`]). Beyond that the request
+//! fails with ENOMEM. The first refusal prints its reason.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -39,10 +39,8 @@ const XE_VM_BIND: u32 = 0x4088_6445;
 // <linux/kfd_ioctl.h>
 const AMDKFD_ALLOC_MEMORY_OF_GPU: u32 = 0xc028_4b16;
 
-/// Name of a virtual machine's descriptor.
 const VM_NAME: &[u8] = b"anon_inode:kvm-vm";
 
-/// Pinned memory of one registration.
 pub(super) struct Named {
     /// Descriptor and slot of a virtual machine, or 0 and the address of a USB request.
     key: (usize, usize),
@@ -85,7 +83,6 @@ pub(crate) fn prepare(request: usize, argument: usize) {
     }
 }
 
-/// Returns true if a request of amdkfd or xe makes memory of the window accessible to a GPU.
 fn maps_window(request: u32, argument: usize) -> bool {
     let is_in_window = |address: Option<usize>| address.is_some_and(instance::is_in_window);
     match request {
@@ -108,15 +105,13 @@ fn maps_window(request: u32, argument: usize) -> bool {
     }
 }
 
-/// Returns the address of the memory that a `struct kfd_ioctl_alloc_memory_of_gpu_args` registers;
-/// `None` if the driver allocates it.
+/// For `struct kfd_ioctl_alloc_memory_of_gpu_args`; `None` if the driver allocates the memory.
 fn kfd_user_pointer([_, _, _, address, gpu_and_flags]: [usize; 5]) -> Option<usize> {
     const USERPTR: usize = 1 << 2;
     (gpu_and_flags >> 32 & USERPTR != 0).then_some(address)
 }
 
-/// Returns the address of the memory that a `struct drm_xe_vm_bind_op` maps; `None` for other
-/// operations.
+/// For `struct drm_xe_vm_bind_op`; `None` for other operations.
 fn xe_user_pointer([_, _, address, _, _, operation]: [usize; 6]) -> Option<usize> {
     const MAP_USERPTR: usize = 2;
     (operation & 0xffff_ffff == MAP_USERPTR).then_some(address)
@@ -196,8 +191,7 @@ fn device_of(request: u32) -> Option<&'static [u8]> {
     })
 }
 
-/// Returns true if a descriptor's device has this name prefix, or if /proc is missing and the
-/// descriptor is open.
+/// Also returns true if /proc is missing and the descriptor is open.
 fn is_of_device(fd: usize, prefix: &[u8]) -> bool {
     let link = format!("/proc/self/fd/{}\0", fd as i32);
     let mut target = [0_u8; 64];
@@ -211,8 +205,7 @@ fn is_of_device(fd: usize, prefix: &[u8]) -> bool {
     }
 }
 
-/// Pins ranges and issues the call that registers them. With `replaces`, unpins the previous ranges
-/// of the key afterwards.
+/// With `replaces`, unpins the previous ranges of the key after `call` has registered the new ones.
 fn pin_and_register(
     engine: &Engine,
     key: (usize, usize),
@@ -269,7 +262,6 @@ fn unpin_if(engine: &Engine, has_ended: impl Fn((usize, usize)) -> bool) -> bool
     })
 }
 
-/// Refuses a call by which the kernel would access memory at any time.
 fn refuse_access(what: &str, error: i32) -> isize {
     refuse(error, || {
         format!(
@@ -279,7 +271,6 @@ fn refuse_access(what: &str, error: i32) -> isize {
     })
 }
 
-/// Returns `error` from a call. Prints the message of the first refused call.
 fn refuse(error: i32, message: impl FnOnce() -> String) -> isize {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {

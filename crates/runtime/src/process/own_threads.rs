@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// Number of engine threads: reclaim, shared budget, control socket, and read-ahead.
 pub(super) const COUNT: usize = 3 + PREFETCH_THREADS;
 
-/// Turns of waiting until a thread that is being created runs.
 const MAX_TURNS: usize = 1_000;
 
 /// Process that has the threads; 0: none.
@@ -27,8 +26,7 @@ pub(super) fn own() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-/// Clears the ownership in a forked child, which has no engine threads. A comparison of PIDs does
-/// not suffice: in a new PID namespace the child may have its parent's PID.
+/// Needed because a forked child may have its parent's PID, in a new PID namespace.
 pub(super) fn disown() {
     if owner() != 0 {
         OWNER.store(u32::MAX, Ordering::Relaxed);
@@ -60,9 +58,8 @@ pub(crate) fn is_this() -> bool {
     is_own(raw::current_thread())
 }
 
-/// Returns true if the calling thread is the program's last, so that only engine threads would keep
-/// the process alive. Returns false if that is unknown: if /proc is missing, or an engine thread is
-/// being created.
+/// Returns true if only engine threads would keep the process alive. Returns false if that is
+/// unknown: if /proc is missing, or an engine thread is being created.
 pub(super) fn is_last_of_program() -> bool {
     let is_running = |at: &usize| RUNNING[*at].load(Ordering::Acquire) == 1;
     let numbers = || (0..COUNT).filter(is_running).map(number);

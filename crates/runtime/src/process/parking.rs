@@ -1,5 +1,5 @@
-//! This process's part in parking its tree: evicts all of its memory, and swaps in afterwards what
-//! was resident before. A process without a budget thread, such as a forked child, does neither.
+//! This process's part in parking its tree: evicts its memory, and swaps in afterwards what was
+//! resident. A process without a budget thread, such as a forked child, does neither.
 
 use super::tree::{UNAVAILABLE, now_ms};
 use super::tree_account;
@@ -9,11 +9,9 @@ use softswap_shared::ledger::{Eviction, Member};
 use softswap_sys::futex;
 use softswap_sys::raw::now_ns;
 
-/// Longest eviction in a round, in ns.
 const ROUND_NS: u64 = 20_000_000;
 /// Pause once nothing is left to evict, in ns: calls in progress may still fault pages in.
 const PAUSE_NS: u64 = 100_000_000;
-/// Interval of the rounds that swap pages in, in ns.
 const INTERVAL_NS: u64 = 15_000_000;
 /// Number of failed tries after which nothing is left to evict: another thread may hold a page.
 const MAX_FAILED_TRIES: u32 = 32;
@@ -23,17 +21,14 @@ pub(super) enum Parking {
     #[default]
     None,
     Parked {
-        /// True if forked processes share many of its pages.
         shares_pages: bool,
-        /// Number of pages that were resident before.
         resident_pages: usize,
     },
     Returning(BringBack),
 }
 
 impl Parking {
-    /// Evicts some memory if the tree is parked. Returns the time until the next round, in ns, or
-    /// `None` if the tree is not parked.
+    /// Returns the time until the next round, in ns, or `None` if the tree is not parked.
     pub(super) fn evict(&mut self, engine: &Engine, member: &Member) -> Option<u64> {
         if !member.ledger().is_parked(now_ms()) {
             return None;
@@ -44,8 +39,7 @@ impl Parking {
             let shares_pages = shares_pages();
             *self = Parking::Parked { shares_pages, resident_pages: engine.resident_pages() };
         }
-        // The other processes keep shared pages in DRAM. Swapped in again, each would be there
-        // twice.
+        // The other processes keep shared pages in DRAM. Swapping in would duplicate each.
         let shares_pages = matches!(self, Parking::Parked { shares_pages: true, .. });
         let is_done = shares_pages || evict_round(engine);
         member.publish_eviction(if is_done { Eviction::Done } else { Eviction::Running });
@@ -54,8 +48,7 @@ impl Parking {
         Some(if is_done { PAUSE_NS } else { 0 })
     }
 
-    /// Swaps in some of the pages that were resident before the tree was parked. Returns the time
-    /// until the next round, in ns, or `None` if that is done.
+    /// Returns the time until the next round, in ns, or `None` once the pages are swapped in.
     pub(super) fn bring_back(&mut self, engine: &Engine, member: &Member) -> Option<u64> {
         if let Parking::Parked { shares_pages, resident_pages } = *self {
             member.publish_eviction(Eviction::None);
@@ -84,8 +77,7 @@ fn evict_round(engine: &Engine) -> bool {
     failed == MAX_FAILED_TRIES
 }
 
-/// Returns true if over an eighth of this process's anonymous memory belongs to other processes,
-/// where a page shared by N processes belongs to each by 1/N.
+/// Returns true if other processes own over an eighth of the anonymous memory (1/N per page).
 fn shares_pages() -> bool {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let kib = |name: &str| {

@@ -1,5 +1,5 @@
 //! `pthread_create`: gives every thread a signal stack of the engine, so that a page can be faulted
-//! in even if the thread's own stack is managed memory (a coroutine's, for example) or nearly full.
+//! in even if the thread's own stack is managed memory (a coroutine's) or nearly full.
 
 use super::thread_exit;
 use crate::base::instance;
@@ -32,12 +32,10 @@ struct Job {
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Number of calls of [`remove_signal_stack`].
     static ROUND: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Creates the key while the library loads: glibc stores the values of the first keys in the thread
-/// itself.
+/// Called while the library loads: glibc stores the values of the first keys in the thread itself.
 pub(crate) fn set_up() {
     let mut key = 0;
     // SAFETY: `key` is valid to write to; the destructor has the right signature.
@@ -55,12 +53,10 @@ pub(crate) fn adopt_main() -> io::Result<()> {
     Ok(())
 }
 
-/// Maximum number of rounds in which the C library calls the destructors of a thread's keys:
-/// <limits.h>.
+/// Rounds in which the C library calls the destructors of a thread's keys: <limits.h>.
 const ROUNDS: u8 = 4;
 
-/// Destructor of [`KEY`]. Removes the stack in the last round, because destructors of the program
-/// touch managed memory until then.
+/// Removes the stack in the last round: the program's destructors touch managed memory until then.
 extern "C" fn remove_signal_stack(base: *mut c_void) {
     let round = ROUND.get() + 1;
     ROUND.set(round);
@@ -90,7 +86,6 @@ fn install_signal_stack() -> Option<usize> {
     None
 }
 
-/// Arranges the removal of this thread's signal stack at its exit. Returns false on failure.
 fn arrange_removal(base: usize) -> bool {
     KEY.load(Ordering::Relaxed).checked_sub(1).is_some_and(|key| {
         // SAFETY: `key` is a valid key of this library.
@@ -101,15 +96,14 @@ fn arrange_removal(base: usize) -> bool {
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     // The C library's signals stay unblocked: `setuid` sends one to each thread and waits for it.
     let unblocked = signals::never_blocked() | INTERNAL;
-    // Block signals first, because a handler of the program could run otherwise. Until they are
-    // unblocked, no managed memory is touched: this stack is unmanaged (`without_managed_stack`),
-    // and the C library stores the values of the first keys in the thread itself.
+    // Block signals first: a handler of the program could run otherwise. No managed memory is
+    // touched meanwhile: this stack is unmanaged (`without_managed_stack`), and the C library
+    // stores the values of the first keys in the thread itself.
     let initial_mask = signals::block_all();
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
     let Job { start, argument, blocked, is_own } = unsafe { job.cast::<Job>().read() };
-    // Set the emulated mask before unblocking signals: a signal sent to the process is delivered to
-    // any thread that does not block it, and an engine thread must not run the program's handler.
-    // The mask is that of the creator, or of the attributes.
+    // Set the emulated mask before unblocking signals: an engine thread must not run the program's
+    // handler for a signal sent to the process.
     virtual_mask::inherit(blocked | initial_mask);
     if is_own {
         pending::mark_engine_thread();
@@ -131,8 +125,8 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
 /// Address of the C library's count of threads, or null. The process exits with the last of them.
 static COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Returns the C library's count of threads, if known. If it is unknown (before glibc 2.34), engine
-/// threads keep the process alive after the program's last thread has exited by `pthread_exit`.
+/// If the count is unknown (before glibc 2.34), engine threads keep the process alive after the
+/// program's last thread has exited by `pthread_exit`.
 fn count() -> Option<&'static AtomicU32> {
     // SAFETY: the pointer is null, or points to an unsigned int of the C library, which changes it
     // by atomic operations.
@@ -168,9 +162,8 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
-/// Unblocks the signals of page faults while a thread is created that inherits the mask. A library
-/// that is initialized before this one may block all signals in its thread, as that of heaptrack
-/// does, and the thread uses managed memory later.
+/// The new thread inherits the mask. A library initialized before this one may block all signals in
+/// its thread, as heaptrack's does, and use managed memory later.
 fn with_page_faults_unblocked<R>(create: impl FnOnce() -> R) -> R {
     let mask = signals::current_mask();
     signals::set_mask(mask & !(signals::never_blocked() | signals::bit(SIGSEGV)));
@@ -193,8 +186,7 @@ extern "C" fn begin_c11(job: *mut c_void) -> *mut c_void {
     std::ptr::without_provenance_mut(start(argument) as isize as usize)
 }
 
-/// `thrd_create(3)`. The C library would call its own `pthread_create`, so the runtime's is called
-/// here. The result of the thread is stored as for any other thread.
+/// The C library would call its own `pthread_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn thrd_create(
     thread: *mut libc::pthread_t,
@@ -221,8 +213,6 @@ pub unsafe extern "C" fn thrd_create(
     }
 }
 
-/// Creates a thread that runs a job.
-///
 /// # Safety
 /// The rules of `pthread_create(3)` apply, for the function of the job.
 unsafe fn create(
@@ -237,8 +227,7 @@ unsafe fn create(
     }
     // SAFETY: fresh memory of the right size and alignment.
     unsafe { job.write(job_values) };
-    // The C library reads the attributes and writes the result with all signals blocked, when no
-    // page can be faulted in.
+    // The C library reads the attributes and writes the result with all signals blocked.
     let mut made: libc::pthread_t = 0;
     let inside = sleep_gate::enter();
     let own_stack = without_managed_stack(attributes);
@@ -268,8 +257,7 @@ unsafe fn create(
     result
 }
 
-/// Returns the engine signals that a new thread inherits as blocked from its creator: none if the
-/// attributes contain a mask.
+/// Returns no signals if the attributes contain a mask.
 fn inherited_mask(
     blocked: signals::Mask,
     attributes: *const libc::pthread_attr_t,
@@ -291,9 +279,8 @@ fn inherited_mask(
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }
 
-/// Starts an engine thread by [`create`], so that it is set up like the program's threads: the C
-/// library may allocate managed memory in it. `std::thread` would allocate from the program's heap
-/// before it blocks signals.
+/// Engine threads are set up like the program's: the C library may allocate managed memory in them.
+/// `std::thread` would allocate from the program's heap before it blocks signals.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let mut thread = 0;
     let job = Job { start, argument, blocked: 0, is_own: true };
@@ -319,14 +306,13 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc:
 /// Upper bound of the bytes that the C library reads from an attribute object's extension.
 const EXTENSION_BYTES: usize = 256;
 
-/// Pins thread attributes, if any, and the memory that they refer to.
 fn pin_attributes(pinned: &mut ResidentRanges<'_>, attributes: *const libc::pthread_attr_t) {
     if attributes.is_null() {
         return;
     }
     pinned.add(attributes as usize, size_of::<libc::pthread_attr_t>());
-    // glibc stores a pointer to further attributes (mask, affinity) in one of the words. Pin behind
-    // every word: `add` skips values that are not managed addresses.
+    // glibc stores a pointer to further attributes in one of the words. Pin behind every word:
+    // `add` skips values that are not managed addresses.
     for word in 0..size_of::<libc::pthread_attr_t>() / size_of::<usize>() {
         // SAFETY: the word is within the attribute object, which the program passes as valid.
         let value = unsafe { attributes.cast::<usize>().add(word).read_volatile() };
@@ -334,9 +320,9 @@ fn pin_attributes(pinned: &mut ResidentRanges<'_>, attributes: *const libc::pthr
     }
 }
 
-/// Returns a copy of the attributes without their stack, if that is managed. A thread cannot run on
-/// a managed stack: the kernel writes to the data that glibc stores at its top, and the thread
-/// exits with signals blocked. So it gets a stack of the same size from the C library.
+/// Removes a managed stack from the attributes; the C library then allocates one of the same size.
+/// A thread cannot run on a managed stack: the kernel writes to the data that glibc stores at its
+/// top, and the thread exits with signals blocked.
 fn without_managed_stack(attributes: *const libc::pthread_attr_t) -> Option<libc::pthread_attr_t> {
     if attributes.is_null() {
         return None;

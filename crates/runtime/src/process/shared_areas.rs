@@ -1,8 +1,7 @@
-//! Swap areas that this process shares with its tree: swap files and devices, and areas on a
-//! cluster of servers.
+//! Swap areas of the tree: swap files and devices, and areas on a cluster of servers.
 //!
-//! `softswap run` has claimed them, and all started programs inherit the descriptors. They stay
-//! open, also while this process sleeps, for the programs that it starts or becomes by exec.
+//! `softswap run` has claimed them. All started programs inherit the descriptors, which stay open
+//! also while this process sleeps.
 
 use softswap_engine::api::settings::{Config, Inherited};
 use softswap_shared::cluster_table::ClusterTables;
@@ -13,7 +12,6 @@ use std::sync::OnceLock;
 
 static TABLES: OnceLock<Option<ClusterTables>> = OnceLock::new();
 
-/// Returns the tables of the tree's areas, if they exist and can be used.
 pub(crate) fn tables(config: &Config) -> Option<&'static ClusterTables> {
     TABLES.get_or_init(|| open(config.tables_fd?)).as_ref()
 }
@@ -26,8 +24,7 @@ fn open(number: i32) -> Option<ClusterTables> {
     Some(tables)
 }
 
-/// Keeps the descriptor of an area that this process may need when it wakes. Returns false if the
-/// area is missing.
+/// Returns false if the area is missing.
 pub(crate) fn keep_descriptor(config: &Config, inherited: Inherited) -> bool {
     let (number, is_there) = match inherited {
         Inherited::File(number) | Inherited::Raw(number, _) => {

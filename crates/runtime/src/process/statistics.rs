@@ -1,5 +1,4 @@
-//! The page of statistics that `softswap run` reads. It belongs to the process that `softswap run`
-//! has started, also after an exec.
+//! The page of statistics of the process that `softswap run` has started, also after an exec.
 
 use crate::memory::asleep;
 use softswap_engine::api::settings::Config;
@@ -16,7 +15,6 @@ pub(crate) fn is_supervised(config: &Config) -> bool {
     parent > 0 && Some(parent) == config.supervisor_pid
 }
 
-/// Returns the statistics of this process: the page that `softswap run` reads, or private memory.
 pub(crate) fn map(config: &Config) -> std::io::Result<Stats> {
     let stats = find_statistics(config)?;
     // On failure a forked child creates its private memory itself.
@@ -40,8 +38,7 @@ fn find_statistics(config: &Config) -> std::io::Result<Stats> {
     }
 }
 
-/// Returns the shared page if `softswap run` started this process. Other processes have their own
-/// counters.
+/// Returns `None` unless `softswap run` started this process.
 fn shared_statistics(config: &Config) -> Option<Stats> {
     let number = config.stats_fd?;
     // SAFETY: the descriptor is borrowed for these calls only, which reject a wrong number.

@@ -1,9 +1,9 @@
 //! Memory that the kernel accesses for a thread by itself, when it cannot fault in a page.
 //!
-//! At a thread's exit the kernel accesses the robust mutexes that the thread holds, linked in a
-//! list, and a word that it clears to wake a waiter. While the thread runs, the kernel writes its
-//! area for restartable sequences (`rseq`) after each preemption. So this memory is faulted in when
-//! it is registered, or before the thread exits, and stays pinned until the thread has exited.
+//! At a thread's exit the kernel accesses the robust mutexes that the thread holds, and a word that
+//! it clears to wake a waiter. While the thread runs, the kernel writes its area for restartable
+//! sequences (`rseq`) after each preemption. So this memory is faulted in when it is registered, or
+//! before the thread exits, and stays pinned until then.
 
 use super::own_threads;
 use crate::base::errno::refused;
@@ -16,7 +16,6 @@ use softswap_sys::signals::with_engine_stack;
 use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Memory that stays pinned until a thread has exited, or until its call has ended.
 pub(super) struct PinnedRange {
     thread: i32,
     is_for_call: bool,
@@ -28,21 +27,18 @@ pub(super) static LIST: Locked<Vec<PinnedRange>> = Locked::new(Vec::new());
 
 static FORKING_THREAD: AtomicI32 = AtomicI32::new(0);
 
-/// Takes the lock, so that no other thread holds it during a fork.
 pub(crate) fn lock_for_fork() {
     LIST.lock_for_fork();
     FORKING_THREAD.store(raw::current_thread(), Ordering::Relaxed);
 }
 
-/// Assigns the forking thread's memory to its new ID, in the child.
 pub(crate) fn become_child() {
     let (before, now) = (FORKING_THREAD.load(Ordering::Relaxed), raw::current_thread());
     let of_forking = |range: &&mut PinnedRange| range.thread == before;
     LIST.with(|ranges| ranges.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
 }
 
-/// Faults in `len` bytes and pins them until this thread has exited. Returns false if they cannot
-/// be faulted in.
+/// Returns false if the bytes cannot be faulted in.
 fn pin(engine: &Engine, address: usize, len: usize) -> bool {
     if !engine.contains(address) {
         return true;
@@ -58,10 +54,8 @@ fn pin(engine: &Engine, address: usize, len: usize) -> bool {
     pinned == len
 }
 
-/// True if a range is pinned for a call.
 static ANY_FOR_CALLS: AtomicBool = AtomicBool::new(false);
 
-/// Pins up to `len` bytes until the current call of another thread has ended.
 pub(super) fn pin_for_call(engine: &Engine, thread: i32, address: usize, len: usize) {
     let pinned = signals::with_all_blocked(|| engine.pin(address, len, len)).unwrap_or(0);
     if pinned > 0 {
@@ -72,8 +66,7 @@ pub(super) fn pin_for_call(engine: &Engine, thread: i32, address: usize, len: us
     }
 }
 
-/// Releases the memory pinned for this thread's previous call. Called when the thread makes another
-/// call.
+/// Called when the thread makes another call: releases the memory of the previous one.
 #[inline]
 pub(crate) fn note_call(engine: &Engine) {
     if ANY_FOR_CALLS.load(Ordering::Acquire) {
@@ -120,7 +113,6 @@ const MAX_ENTRIES: usize = 2048;
 /// Flag in an entry's address: the mutex has priority inheritance.
 const PI_FLAG: usize = 1;
 
-/// Pins the memory that the kernel accesses when this thread exits.
 pub(crate) fn prepare(engine: &Engine) {
     let (mut at, mut len) = (0_usize, 0_usize);
     let places = [0, &raw mut at as usize, &raw mut len as usize, 0, 0, 0];
@@ -182,7 +174,6 @@ fn set_tid_address(arguments: Arguments) -> isize {
     pass_on(libc::SYS_set_tid_address, arguments)
 }
 
-/// Releases the range of this thread at `address` that [`pin`] has pinned.
 fn release(engine: &Engine, address: usize) {
     let thread = raw::current_thread();
     LIST.with(|ranges| {
@@ -214,7 +205,6 @@ fn rseq(arguments: Arguments) -> isize {
     result
 }
 
-/// Returns the handler of a call that registers memory for later access by the kernel.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     match number {
         libc::SYS_rseq => Some(rseq),

@@ -2,14 +2,12 @@
 //!
 //! The process is a member of the ledger that `softswap run` created, and its limit is the chunks
 //! that it holds. If memory is short it takes free chunks, also in a fault. The budget thread does
-//! the rest: it publishes the benefit of more memory, releases chunks that are unused or requested,
-//! and requests chunks of other members if none is free.
+//! the rest.
 //!
 //! Without that thread (in a forked child, or under the program's own filter) a process takes free
 //! chunks, but releases none and is asked last. `softswap run` requests chunks for it.
 //!
-//! An engine may use its minimum without chunks, so that it can start immediately. It then requests
-//! chunks for the memory that it uses.
+//! An engine may use its minimum without chunks, so that it can start immediately.
 
 use super::{own_threads, tree_account};
 use crate::base::instance;
@@ -32,16 +30,13 @@ const FIRST_BYTES: usize = 64 << 20;
 const FIXED_PART: u64 = 8;
 /// First share if little is free: about the memory of the engine itself.
 const SMALL_CHUNKS: usize = 2;
-/// Memory that the engine takes for each area after the first.
 const AREA_BYTES: usize = 512 << 10;
 /// Memory that a forked child may add without chunks: enough to reach exec.
 pub(super) const CHILD_BYTES: usize = 4 << 20;
-/// A process with at most this many chunks leaves the ledger at exit. A larger one is reaped once
-/// its memory is freed.
+/// Larger processes stay in the ledger at exit, and are reaped once their memory is freed.
 const MAX_LEFT_CHUNKS: usize = 8;
 /// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
-/// Maximum number of bytes that a process takes from the ledger at once.
 pub(super) const MAX_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 pub(super) const UNAVAILABLE: u64 = u64::MAX;
@@ -54,13 +49,11 @@ static LEDGER_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static MEMBER: AtomicU64 = AtomicU64::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
 static CHUNK_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Chunks that this process holds, and its minimum limit in bytes.
 static GRANTED: AtomicUsize = AtomicUsize::new(0);
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// True if the engine about to start is a forked child's.
 static INHERITS: AtomicBool = AtomicBool::new(false);
 static LIMIT_OF_PARENT: AtomicUsize = AtomicUsize::new(0);
-/// True while [`GrantLock`] is held.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 /// True if the process has stopped using an overwritten ledger, and has not reported that yet.
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
@@ -80,8 +73,7 @@ pub(crate) fn is_shared() -> bool {
     MEMBER.load(Relaxed) != 0
 }
 
-/// Returns the memory of all processes of the tree, resident, compressed and on the disk: this
-/// process's now, and that of the others as they last published it.
+/// Resident, compressed and on the disk; other processes' memory as they last published it.
 pub(crate) fn used_bytes_of_all() -> Option<u64> {
     // A process without a budget thread, such as a forked child, counts no inherited memory.
     if let (Some(engine), Some(member), true) = (instance::engine(), member(), has_thread()) {
@@ -107,7 +99,6 @@ pub(super) fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
 
-/// Lock on the chunks that this process holds.
 pub(super) struct GrantLock;
 
 impl GrantLock {
@@ -133,7 +124,6 @@ impl Drop for GrantLock {
     }
 }
 
-/// Opens the ledger behind a descriptor, if it can be used.
 pub(super) fn open(number: i32) -> Option<Ledger> {
     // SAFETY: borrowed for this call only; the call rejects a wrong number.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
@@ -153,16 +143,15 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     })
 }
 
-/// Returns the descriptor of the ledger, a file that all processes of the tree have open, or
-/// `None` without one. The program may have closed it and opened another file under its number.
+/// The program may have closed the descriptor and opened another file under its number.
 pub(crate) fn ledger_descriptor() -> Option<i32> {
     let number = LEDGER_NUMBER.load(Acquire);
     let file = LEDGER_FILE.each_ref().map(|word| word.load(Relaxed));
     (identity_of(number) == Some(file.into())).then_some(number)
 }
 
-/// Joins the ledger and returns the first limit in bytes; `None` if there is no ledger. If joining
-/// fails, reports that and returns a fixed share.
+/// Returns the first limit in bytes; `None` without a ledger. If joining fails, reports that and
+/// returns a fixed share.
 pub(crate) fn join(config: &Config) -> Option<u64> {
     let number = config.ledger_fd?;
     let member = open(number).and_then(|ledger| ledger.join(ProcessIdentity::current()?));
@@ -206,8 +195,7 @@ pub(super) fn set_member(member: &Member, granted: usize, eviction: Eviction) {
     member.publish_counts(&Counts::default());
     member.publish_sizes(&Sizes::default());
     member.publish_eviction(eviction);
-    // The program's filter may forbid the call. An engine's thread has a different name; the name
-    // of the process was published before.
+    // The program's filter may forbid the call. An engine's thread has a different name.
     if !exemption::is_in_force() && !own_threads::is_this() {
         member.publish_name(threads::own_name());
     }
@@ -244,8 +232,7 @@ pub(super) fn grant(chunks: usize) {
     GRANTED.store(chunks, Relaxed);
 }
 
-/// Publishes the memory of a sleeping process. Its benefit is unknown: 0 if a thread can answer
-/// requests.
+/// The benefit is unknown: 0 if a thread can answer requests.
 pub(super) fn publish_asleep(member: &Member, bytes: usize) {
     member.publish(if has_thread() { 0 } else { UNAVAILABLE }, bytes as u64);
     tree_account::publish_resident(member, bytes as u64);
@@ -265,15 +252,14 @@ pub(super) fn set_has_thread(has: bool) {
     HAS_THREAD.store(has, Relaxed);
 }
 
-/// Sets the minimum limit of a forked child whose engine is about to start: its inherited memory,
-/// for which its parent holds the chunks.
+/// Sets the minimum limit of a forked child whose engine is about to start: its inherited memory.
 pub(super) fn begin_with(bytes: usize) {
     MIN_BYTES.store(bytes, Relaxed);
     INHERITS.store(true, Relaxed);
 }
 
-/// Called once the engine of a child of [`begin_with`] has charged the inherited memory. Sets the
-/// limit as in a child of a process that was awake.
+/// Called once the engine of a child of [`begin_with`] has charged the inherited memory. Then the
+/// limit is that of a child of an awake process.
 pub(crate) fn inherit_minimum(engine: &Engine) {
     if INHERITS.swap(false, Relaxed) {
         engine.charge_to_parent();
@@ -283,23 +269,21 @@ pub(crate) fn inherit_minimum(engine: &Engine) {
     }
 }
 
-/// Sets the minimum limit of a forked child: the engine's own memory and a little.
 fn set_minimum(engine: &Engine, limit_of_parent: usize) {
     LIMIT_OF_PARENT.store(limit_of_parent, Relaxed);
     MIN_BYTES.store(engine.used_bytes() + CHILD_BYTES, Relaxed);
     raise_minimum(engine);
 }
 
-/// Raises the minimum limit to the parent's if the child has no writable area. Such a child can
-/// evict nothing, so any lower limit would stop it.
+/// A child without a writable area can evict nothing, so a limit below the parent's would stop it.
 fn raise_minimum(engine: &Engine) {
     if !engine.may_write() {
         MIN_BYTES.fetch_max(LIMIT_OF_PARENT.load(Relaxed), Relaxed);
     }
 }
 
-/// Joins the ledger in a forked child, with free chunks for the engine's own memory. The inherited
-/// memory is charged to the parent until the child needs more than a little.
+/// Takes free chunks for the engine's own memory. The inherited memory is charged to the parent
+/// until the child needs more than a little.
 pub(super) fn become_child(engine: &Engine) {
     if MEMBER.swap(0, AcqRel) == 0 {
         return;
@@ -356,7 +340,6 @@ pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
     limit_then > limit
 }
 
-/// Makes the budget thread or `softswap run` request chunks of other members.
 fn demand(member: &Member, chunks: usize, used_bytes: usize) {
     if HAS_THREAD.load(Relaxed) {
         return member.notify();
@@ -394,15 +377,13 @@ pub(super) fn fall_back(member: &Member) {
     }
 }
 
-/// Reports a fixed share once. The budget thread cannot: it has its own descriptor table, without
-/// the program's standard error.
+/// The budget thread cannot report: it has its own descriptor table, without standard error.
 pub(super) fn report() {
     if HAS_FALLEN_BACK.load(Relaxed) && HAS_FALLEN_BACK.swap(false, AcqRel) {
         report_fixed_share(limit_of(GRANTED.load(Relaxed)), "has been overwritten", "");
     }
 }
 
-/// Part of the message of a process that has not joined.
 const NOT_JOINED: &str = " in addition to it: 1,024 processes have joined, or a parent process has \
      closed softswap's descriptors; start fewer processes, or keep these descriptors open";
 

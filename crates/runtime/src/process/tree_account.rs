@@ -1,7 +1,6 @@
 //! Counters that this process publishes in the tree's ledger for reports.
 //!
-//! The budget thread publishes them at least twice a second. A forked child has no budget thread.
-//! It publishes them when it runs out of memory, and at exit.
+//! A forked child has no budget thread, so it publishes them at exit and if it lacks memory.
 
 use softswap_engine::api::engine::Engine;
 use softswap_engine::base::stats::{Counter, TIERS, Tier};
@@ -41,7 +40,6 @@ pub(super) fn publish_counts(engine: &Engine, member: &Member) {
     });
 }
 
-/// Publishes the resident memory of a process that sleeps or has only inherited memory.
 pub(super) fn publish_resident(member: &Member, resident_bytes: u64) {
     member.publish_sizes(&Sizes { resident_bytes, ..Sizes::default() });
 }

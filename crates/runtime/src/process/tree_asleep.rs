@@ -1,14 +1,12 @@
 //! Share of a sleeping process in its tree's budget.
 //!
 //! A sleeping process holds chunks for the memory that it commits, touched or not. The first
-//! megabyte needs none, so most processes never join the ledger. The process releases chunks when
-//! it unmaps memory.
+//! megabyte needs none, so most processes never join the ledger.
 //!
-//! A small process takes the chunks that it needs, also by requests to other members, and receives
-//! no requests itself. A large one takes only free chunks, and wakes if there are too few. Its
-//! budget thread wakes it on a request; a process that is alone with a fixed budget has no such
-//! thread. A forked child has none, either: if it is large, it takes chunks only while an eighth of
-//! the budget is free, and otherwise wakes at its next commit.
+//! A small process also takes chunks by requests to other members, and receives no requests itself.
+//! A large one takes only free chunks, and wakes if there are too few. Its budget thread wakes it
+//! on a request; a process that is alone with a fixed budget has no such thread. A large forked
+//! child has none, either: it takes chunks only while an eighth of the budget is free.
 
 use super::statistics;
 use super::tree::{self, CHILD_BYTES, GrantLock};
@@ -25,8 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Committed memory that needs no chunks.
 const UNCOUNTED_BYTES: usize = 1 << 20;
-/// Divisor: a process is small up to a sixteenth of the budget, and at least up to [`SMALL_BYTES`],
-/// because its engine would take as much.
+/// Divisor: small processes take up to this part of the budget, or up to [`SMALL_BYTES`] if that is
+/// more, because their engine would take as much.
 const SMALL_DIVISOR: usize = 16;
 const SMALL_BYTES: usize = 8 << 20;
 /// Committed memory from which also a small process has a thread, so that it can be parked.
@@ -41,25 +39,20 @@ const REQUEST_TIMEOUT_NS: u64 = 200_000_000;
 /// Minimum time between two checks for a shortage in a large process, in nanoseconds.
 const SHORT_INTERVAL_NS: u64 = 10_000_000;
 
-/// Longest wait of the thread for a notification, in nanoseconds.
 const INTERVAL_NS: u64 = 10_000_000_000;
 /// Longest wait of the thread after it could not wake the process, in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
 
 static LAST_CHECK_NS: AtomicU64 = AtomicU64::new(0);
-/// Bytes of the budget that are kept free for this process's engine.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Function that starts the thread. Returns false on failure.
 static SERVE_REQUESTS: OnceLock<fn() -> bool> = OnceLock::new();
 static NEEDS_THREAD: AtomicBool = AtomicBool::new(false);
-/// True if the thread could not be started.
 static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
 /// True if this is the only process of its tree, and the budget is fixed.
 static IS_ONLY_PROCESS: AtomicBool = AtomicBool::new(false);
 
 /// Returns how many bytes this process may commit at first, or `None` without a usable ledger.
-/// After an exec, releases the chunks of the previous program. `serve_requests` starts the thread
-/// and returns false on failure.
+/// After an exec, releases the previous program's chunks. `serve_requests`: false on failure.
 pub(crate) fn begin(
     config: &Config,
     left_for_engine: usize,
@@ -87,15 +80,13 @@ fn is_small(ledger: &Ledger, bytes: usize) -> bool {
     bytes <= (ledger.limit() * tree::chunk_bytes() / SMALL_DIVISOR).max(SMALL_BYTES)
 }
 
-/// Reads this process's identity while it has one thread, so that it can later join the ledger
-/// without opening a file.
+/// The process can then join the ledger later without opening a file.
 pub(crate) fn prepare_for_threads() {
     if asleep::is_shared() {
         let _ = ProcessIdentity::current();
     }
 }
 
-/// Returns the number of chunks that a large process may take.
 fn spare_chunks(ledger: &Ledger) -> usize {
     let left = match tree::has_thread() || IS_ONLY_PROCESS.load(Relaxed) {
         true => tree::chunks_for(LEFT_BYTES.load(Relaxed)),
@@ -108,15 +99,14 @@ fn spare_bytes() -> usize {
     tree::member().map_or(0, |member| spare_chunks(member.ledger()) * tree::chunk_bytes())
 }
 
-/// Runs `body`, which takes the [`GrantLock`], with signals blocked and without cancellation. Does
-/// nothing in the child of a `vfork` or of a raw `clone`: the membership is its parent's.
+/// For bodies that take the [`GrantLock`]. Does nothing in the child of a `vfork` or of a raw
+/// `clone`: the membership is its parent's.
 fn uninterrupted(body: impl FnOnce()) {
     if asleep::is_owner() {
         raw::preserving_errno(|| uncancelled(|| signals::with_all_blocked(body)));
     }
 }
 
-/// Takes the chunks that `bytes` of committed memory need.
 fn grow(bytes: usize) {
     uninterrupted(|| take(bytes, REQUEST_TIMEOUT_NS));
 }
@@ -140,7 +130,6 @@ fn take(bytes: usize, timeout_ns: u64) {
     set_granted(&member, granted + got, bytes);
 }
 
-/// Releases the chunks that the committed memory does not need.
 fn shrink() {
     uninterrupted(|| {
         let _lock = GrantLock::lock();
@@ -153,7 +142,6 @@ fn shrink() {
     });
 }
 
-/// Sets the number of chunks that this process holds, and publishes its memory.
 fn set_granted(member: &Member, granted: usize, used_bytes: usize) {
     tree::grant(granted);
     let limit_bytes = (granted * tree::chunk_bytes()).max(UNCOUNTED_BYTES);
@@ -184,8 +172,7 @@ pub(crate) fn note_child_created() {
     }
 }
 
-/// Starts the thread that waits for requests. If the process cannot have threads yet, the next
-/// commit retries.
+/// If the process cannot have threads yet, the next commit retries.
 fn start_thread() {
     // The child of a `vfork` shares this memory.
     if !asleep::is_owner() {
@@ -201,7 +188,6 @@ fn start_thread() {
     });
 }
 
-/// Runs the thread while `keep_running` returns true: waits for a request, then wakes the process.
 pub(super) fn await_request(keep_running: fn() -> bool) {
     while keep_running()
         && let Some(member) = tree::member()
@@ -233,8 +219,8 @@ pub(super) fn await_request(keep_running: fn() -> bool) {
     }
 }
 
-/// Returns true if a large process without a budget thread must wake: other members need the
-/// reserved part of the budget, or the limit was lowered.
+/// A large process without a budget thread must wake if other members need the reserved part of the
+/// budget, or if the limit was lowered.
 fn is_short(bytes: usize) -> bool {
     if tree::has_thread() || !asleep::is_owner() {
         return false;
@@ -249,9 +235,9 @@ fn is_short(bytes: usize) -> bool {
     member.excess() > 0 || !IS_ONLY_PROCESS.load(Relaxed) && spare_chunks(member.ledger()) == 0
 }
 
-/// Joins the ledger in a forked child for the inherited memory, because the child may write to all
-/// of it. A child with at most [`CHILD_BYTES`] joins at its next commit, because it may be about to
-/// exec. Returns false if there are too few chunks: then the child must wake.
+/// Takes chunks for all inherited memory, because a forked child may write to it. A child with at
+/// most [`CHILD_BYTES`] joins at its next commit: it may be about to exec. Returns false if there
+/// are too few chunks: then the child must wake.
 pub(super) fn become_child() -> bool {
     if !asleep::is_shared() {
         return true;

@@ -1,8 +1,8 @@
 //! This process's part in the turns of its tree ([`softswap_shared::turns`]).
 //!
 //! The budget thread measures how much the process waits for the disk, claims a turn, and advances
-//! the turns of the tree. If this process owns the turn, the thread requests the memory of the
-//! other claimants and swaps the working set in. A process without a budget thread claims nothing.
+//! the turns of the tree. The owner of the turn requests the memory of the other claimants and
+//! swaps its working set in.
 
 use super::own_threads;
 use super::tree::{self, GrantLock, now_ms};
@@ -15,18 +15,16 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::process_cpu_ns;
 use softswap_sys::threads;
 
-/// Interval of the budget thread during a turn, in ns.
 const INTERVAL_NS: u64 = 15_000_000;
 const MEASURE_MS: u64 = 150;
-/// To claim a turn, a process must wait for memory or run for this share of the time, in
-/// thousandths.
+/// A claimant must wait for memory or run for this share of the time, in thousandths.
 const BUSY: u64 = 500;
 /// A process that waits or runs for less than this share of the time is idle, in thousandths.
 const IDLE: u64 = 250;
 /// Minimum share of the time that a thrashing process waits for memory, in thousandths.
 const WAITED: u64 = 300;
-/// Number of measurements in a row that must show thrashing before a process claims a turn. A
-/// process that is idle in one of them waits for other processes, not for memory.
+/// Measurements in a row that must show thrashing. A process that is idle in one of them waits for
+/// other processes, not for memory.
 const CERTAIN_MEASUREMENTS: u32 = 2;
 /// Minimum number of refaults from the disk in a measurement of a thrashing process.
 const MIN_REFAULTS: u64 = 30;
@@ -39,19 +37,18 @@ const MARGIN_PART: u64 = 12;
 /// Evicted pages of the working set are estimated as 3/2 of the mean distance of the first
 /// refaults: the mean is too low at first, because pages with long distances refault last.
 const DISTANCES_IN_HALVES: u64 = 3;
-/// If a process waits for more than this share of the time since its working set was swapped in,
+/// If a process waits for more than this share of the time after its working set was swapped in,
 /// the memory did not suffice, in thousandths.
 const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
 const PAUSE_MS: u64 = 2_000;
 const MAX_PAUSE_MS: u64 = 64_000;
-/// Interval at which the owner of a turn raises its claim.
 const RAISE_MS: u64 = 30;
 /// Number of rounds without free memory after which the remaining pages are swapped in by faults.
 const MAX_FULL_ROUNDS: u32 = 100;
 
-/// Waits up to `ns` while another process owns the turn, or the tree is parked. Returns the reason
-/// if faults of this process must still wait.
+/// Waits up to `ns` while another process owns the turn, or the tree is parked. `Some` if faults
+/// must still wait.
 pub(crate) fn await_turn(ns: u64) -> Option<Waiting> {
     let member = tree::member()?;
     if member.await_unpark(now_ms, ns) {
@@ -69,7 +66,6 @@ pub(super) fn has_turn(member: &Member) -> bool {
     member.has_turn(now_ms())
 }
 
-/// Ends claim and turn of a process whose budget thread exits.
 pub(super) fn end(member: &Member) {
     member.end_claim(now_ms());
 }
@@ -104,7 +100,6 @@ struct OwnTurn {
     /// Chunks for the pages to swap in, and the progress of the swap-in; `None` once it is done.
     wants: usize,
     bring: Option<BringBack>,
-    /// Number of rounds without free memory.
     full: u32,
     complete: Option<Sample>,
 }
@@ -120,10 +115,8 @@ pub(super) struct Turns {
     thrashing: Thrashing,
     before: Sample,
     claim: Claim,
-    /// Rises to [`CERTAIN_MEASUREMENTS`] with measurements that show thrashing, and falls with
-    /// others.
+    /// Rises to [`CERTAIN_MEASUREMENTS`] with measurements that show thrashing; others lower it.
     certainty: u32,
-    /// Work done and CPU time used at the last round.
     worked: u64,
     ran_ns: u64,
     ran_at_ms: u64,
@@ -169,13 +162,12 @@ impl Turns {
         is_soon.then_some(INTERVAL_NS)
     }
 
-    /// Forgets this process's turn while its tree is parked.
     pub(super) fn forget_own(&mut self) {
         self.own = None;
     }
 
-    /// Notes the time if the process ran or faulted pages in since the last round, or waits for a
-    /// processor. The latter is checked only if the process otherwise seems idle.
+    /// A process also makes progress while it waits for a processor. That is checked only if the
+    /// process otherwise seems idle.
     fn note_progress(&mut self, engine: &Engine, at_ms: u64) {
         let stats = engine.stats();
         let faults: u64 = TIERS.iter().map(|tier| stats.faults(*tier)).sum();
@@ -235,15 +227,13 @@ impl Turns {
             let held = tree::granted();
             let most = member.ledger().limit() + 1;
             let wants = if self.is_misfit { wants.max(most) } else { wants.min(most) };
-            // If the working set fits into the chunks held, no turn is needed: some chunks are not
-            // in use yet.
+            // If the working set fits into the chunks held, no turn is needed.
             self.claim.wants = if wants > held || has_turn { wants } else { 0 };
         } else if self.certainty == 0 && !has_turn {
             self.claim.wants = 0;
         }
     }
 
-    /// Takes the memory that the working set needs, and swaps the working set in.
     fn use_turn(&mut self, engine: &Engine, member: &Member, has_turn: bool, at_ms: u64) {
         if engine.is_short_of_memory() && tree::granted() >= self.claim.wants {
             self.want_more(engine, member, at_ms);
@@ -311,8 +301,7 @@ impl Turns {
     }
 }
 
-/// Returns the chunks for the working set: the memory in use and `distance_pages` more, up to all
-/// memory of the process.
+/// The memory in use and `distance_pages` more, up to all memory of the process.
 fn wanted_chunks(engine: &Engine, distance_pages: u64) -> usize {
     let stats = engine.stats();
     let used_bytes = engine.used_bytes() as u64;

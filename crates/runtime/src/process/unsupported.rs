@@ -1,10 +1,9 @@
 //! Calls that the C library carries out in its own threads. They are refused.
 //!
-//! glibc starts these helper threads internally, without the runtime's `pthread_create`, with all
-//! signals blocked, including SIGBUS and SIGSYS. If a helper touches an absent page, or passes it
-//! to the kernel, the kernel kills the process without a message. Most programs that use these
-//! calls have a fallback for systems without them, so the calls fail as on such systems. Without an
-//! engine the C library handles them.
+//! glibc starts these helper threads with all signals blocked, including SIGBUS and SIGSYS. If a
+//! helper touches an absent page, or passes it to the kernel, the kernel kills the process without
+//! a message. Most programs have a fallback, so the calls fail as on systems without them. Without
+//! an engine the C library handles them.
 
 use crate::base::errno::fail;
 use crate::base::instance;
@@ -12,8 +11,7 @@ use crate::base::real::real;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// Returns true if a helper thread would deliver a notification, and the process has an engine.
-/// Wakes a sleeping process, which has no engine, if it asks for such a notification.
+/// Returns true if a helper thread would deliver the notification. Wakes a sleeping process for it.
 ///
 /// # Safety
 /// `event` is a valid sigevent or null.

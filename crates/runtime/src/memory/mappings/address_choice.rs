@@ -1,8 +1,7 @@
 //! Address of a new mapping.
 //!
-//! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. A hint
-//! in the window is treated the same way, one outside of it only in the cases of [`hint_retries`].
-//! Memory that is accessible from the start is always managed, except for small pieces near code.
+//! A hint in the window is used, one outside of it only in the cases of [`hint_retries`]. Memory
+//! that is accessible from the start is always managed, except for small pieces near code.
 
 use super::mapping_limit::issue_with_room;
 use super::populate::populate;
@@ -20,11 +19,9 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
 
-/// Bits of a protection that the engine applies to managed memory.
 const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
-/// Returns true if the engine manages a new mapping with these arguments.
 fn is_managed_mapping(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
     (MIN_MANAGED_BYTES..=max_managed_bytes(engine.window().1)).contains(&len)
         && is_managed_kind(prot, flags, len)
@@ -72,8 +69,6 @@ pub(super) fn map(arguments: Arguments) -> isize {
     issue_with_room(libc::SYS_mmap, arguments)
 }
 
-/// Handles a requested address outside the window: refuses a reservation with EEXIST, or maps a
-/// small piece near code. Returns `None` for all other mappings.
 fn map_outside(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, ..] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
@@ -94,14 +89,12 @@ fn map_outside(arguments: Arguments) -> Option<isize> {
     hint_retries::map_near_code(arguments)
 }
 
-/// Returns true if a range that starts before the end of the window overlaps it.
 fn reaches_window(engine: &Engine, address: usize, len: usize) -> bool {
     let (base, window_len) = engine.window();
     address < base + window_len && address.saturating_add(len) > base
 }
 
-/// Maps managed memory, at the hint if possible. Returns `None` if the window is full, or if the
-/// kernel should map at a hint outside of it.
+/// Returns `None` if the window is full, or if the kernel should map at a hint outside of it.
 fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<usize> {
     let is_inside = engine.contains(hint);
     if is_inside {
@@ -161,7 +154,6 @@ fn map_within(engine: &Engine, arguments: Arguments) -> isize {
     }
 }
 
-/// Moves a new mapping to its address, or maps it there again if it cannot be moved.
 fn move_to_address(
     mapped: usize,
     len: usize,
@@ -195,7 +187,6 @@ fn page_bytes(flags: i32) -> usize {
     }
 }
 
-/// Returns the length rounded up to whole pages, or Linux's error for such a fixed range.
 fn whole_pages(address: usize, len: usize, offset: usize) -> Result<usize, isize> {
     if !offset.is_multiple_of(PAGE_SIZE) || len == 0 {
         return Err(refused(libc::EINVAL));

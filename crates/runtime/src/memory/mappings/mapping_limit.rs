@@ -6,8 +6,7 @@ use crate::base::issue_call::{Arguments, issue};
 use softswap_engine::api::engine::Engine;
 use softswap_sys::signals;
 
-/// Issues a memory call. If the process has too many mappings for it, evicts pages and repeats the
-/// call.
+/// If the process has too many mappings for the call, evicts pages and repeats it.
 pub(super) fn issue_with_room(number: i64, arguments: Arguments) -> isize {
     let result = issue(number, arguments);
     let frees_mappings = |engine: &Engine| signals::with_all_blocked(|| engine.free_mappings());

@@ -70,7 +70,6 @@ pub(crate) fn handle(engine: &Engine, number: i64, arguments: Arguments) -> Opti
     })
 }
 
-/// Returns the handler of a memory call that is issued by number, at any address.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     Some(match number {
         libc::SYS_pkey_alloc => ranges::allocate_key,
@@ -88,7 +87,6 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// Passes a memory call of the program to the engine or the kernel.
 fn dispatch(number: i64, arguments: Arguments) -> isize {
     let asleep = match number {
         libc::SYS_mremap => asleep::remap(arguments),
@@ -109,7 +107,6 @@ fn dispatch(number: i64, arguments: Arguments) -> isize {
     }
 }
 
-/// `mmap` by the C library, or by its `syscall`.
 fn map(arguments: Arguments) -> isize {
     let [_, len, prot, flags, ..] = arguments;
     let flags = flags as i32;
@@ -145,8 +142,7 @@ answered_by! {
         ranges::advise_process;
 }
 
-/// `mremap(2)`. The fifth argument is only passed with flags that name a target; reading its
-/// register in other cases is harmless.
+/// Reading the fifth argument is harmless if it was not passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     old: *mut c_void,

@@ -1,9 +1,8 @@
 //! `mmap`, related calls, and `brk`.
 //!
-//! Private anonymous memory of at least 64 KiB is placed in the window and managed by the engine,
-//! even if it is mapped from `/dev/zero`. The kernel handles everything else. Calls about the
-//! window are handled here, whether they arrive through the C library or as raw system calls
-//! (through the guard). The rules:
+//! Private anonymous memory of at least 64 KiB is placed in the window and managed by the engine.
+//! The kernel handles everything else. Calls about the window arrive here through the C library or
+//! through the guard. The rules:
 //!
 //! - **Check first, then change.** A call that Linux refuses fails with the same error before
 //!   anything is changed. If Linux carries a call out up to the first hole, so does the runtime.

@@ -28,7 +28,6 @@ impl Request {
         self.flags & flag != 0
     }
 
-    /// Returns the address that MREMAP_FIXED requires.
     fn fixed(&self) -> Option<usize> {
         self.target.filter(|_| self.has(libc::MREMAP_FIXED))
     }
@@ -84,7 +83,6 @@ pub(super) fn remap(engine: &Engine, arguments: Arguments) -> isize {
     }
 }
 
-/// Returns true if only one end of a range is in the window.
 fn crosses_edge(engine: &Engine, start: usize, len: usize) -> bool {
     engine.contains(start) != engine.contains(start + len - 1)
 }
@@ -115,8 +113,7 @@ fn remap_managed(engine: &Engine, request: &Request, moves_into_window: bool) ->
     }))
 }
 
-/// Moves a mapping to an address that the kernel chooses, so that a later failure removes no
-/// mapping at the target. Returns the address or an error.
+/// Moves to an address of the kernel's choice, so that a later failure removes no mapping.
 fn move_anywhere(request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     let flags = request.flags & !libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE;
@@ -187,7 +184,6 @@ fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
     moved
 }
 
-/// Moves managed memory out of the window by a copy.
 fn move_out_of_window(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     if !engine.is_one_mapping(old, old_len) {

@@ -5,8 +5,8 @@ use softswap_engine::api::engine::pinning::{Pinned, Then};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 
-/// Faults a range in, 16 pages at a time: the whole range may exceed the budget, and signals of the
-/// program are delivered between pieces. Returns true if all pages were faulted in.
+/// Faults in 16 pages at a time: the whole range may exceed the budget, and signals of the program
+/// are delivered between pieces. Returns true if all pages were faulted in.
 pub(super) fn populate(engine: &Engine, address: usize, len: usize) -> bool {
     const PIECE_BYTES: usize = 16 * PAGE_SIZE;
     let mut done = 0;

@@ -18,7 +18,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const HEAP_BYTES: usize = 64 << 30;
 
-/// Current state of the break in the window; 0 before its first use.
 pub(crate) struct Break {
     start: usize,
     end: usize,
@@ -48,9 +47,8 @@ fn belongs_to_kernel() -> bool {
     })
 }
 
-/// Returns the source of `more` bytes for the break; `None` if the kernel keeps the break. If the
-/// bytes exceed the budget of a sleeping process, wakes it. Called without the lock of [`BREAK`],
-/// because the process cannot wake while this thread holds it.
+/// Returns `None` if the kernel keeps the break. Wakes the process if the bytes exceed its budget.
+/// Called without the lock of [`BREAK`]: no process wakes while this thread holds it.
 fn memory_for(more: usize) -> Option<Memory> {
     if belongs_to_kernel() {
         return None;
@@ -100,8 +98,6 @@ pub(crate) fn reserved() -> Option<std::ops::Range<usize>> {
     (start != 0).then_some(start..start + len)
 }
 
-/// Moves the program break to the address that `target` returns. Returns its previous address, or
-/// `None` on failure.
 fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
     signals::with_all_blocked(|| {
         let mut at = BREAK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,7 @@
 //! Calls about a range of mapped memory: protection, advice, residency, locking.
 //!
-//! Each call is checked in Linux's order and then applied to the parts of the range: managed parts
-//! by the engine, unmanaged parts by the kernel. Holes are treated as on Linux, although the kernel
-//! has the window reserved there.
+//! Each call is checked in Linux's order and then applied to the parts of the range. Holes are
+//! treated as on Linux, although the kernel has the window reserved there.
 
 use super::populate::populate;
 use super::sealing;
@@ -21,15 +20,13 @@ const MADV_SOFT_OFFLINE: i32 = 101;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 
-/// Rounds a length up to whole pages; `None` if the range wraps around.
 fn whole_pages(address: usize, len: usize) -> Option<usize> {
     let len = len.checked_next_multiple_of(PAGE_SIZE)?;
     address.checked_add(len).map(|_| len)
 }
 
-/// Processes the parts of a range in order, until one fails, or up to the first hole if
-/// `stop_at_hole`. The callbacks return 0 or a negative error number. Returns true if the range has
-/// holes.
+/// Stops at the first part that fails, and at the first hole if `stop_at_hole`. The callbacks
+/// return 0 or a negative error number. Returns true if the range has holes.
 fn each_part(
     engine: &Engine,
     address: usize,
@@ -98,8 +95,7 @@ pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32, ke
     no_holes(each_part(engine, address, len, true, managed, unmanaged))
 }
 
-/// Returns the error for a protection key. Managed memory cannot have keys: the engine's threads
-/// access it, too, and the rights of a key are per thread.
+/// No keys for managed memory: the rights of a key are per thread, and the engine's lack them.
 fn key_error(key: i32) -> Option<isize> {
     if key == -1 {
         return None;
@@ -126,8 +122,7 @@ pub(super) fn allocate_key(arguments: Arguments) -> isize {
     refused(libc::ENOSPC)
 }
 
-/// Faults managed pages in for the runtime, which pins them. Changes no content, so it may do so for
-/// pages that the program has made read-only.
+/// Changes no content, so it also serves for pages that the program has made read-only.
 pub(super) fn make_writable(engine: &Engine, address: usize, len: usize) -> isize {
     if populate(engine, address, len) { 0 } else { refused(libc::ENOMEM) }
 }
@@ -154,8 +149,7 @@ pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -
         return 0;
     }
     if matches!(advice, libc::MADV_HWPOISON | MADV_SOFT_OFFLINE) {
-        // Unprivileged callers get EPERM; otherwise EINVAL, because the engine's pages must not be
-        // poisoned.
+        // Unprivileged callers get EPERM. The engine's pages must not be poisoned.
         let tried = issue(libc::SYS_madvise, [0, PAGE_SIZE, advice as usize, 0, 0, 0]);
         return refused(if tried == refused(libc::EPERM) { libc::EPERM } else { libc::EINVAL });
     }
@@ -193,8 +187,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
         libc::MADV_DOFORK => at_fork(AtFork::Withheld, false),
         libc::MADV_WIPEONFORK => at_fork(AtFork::Wiped, true),
         libc::MADV_KEEPONFORK => at_fork(AtFork::Wiped, false),
-        // Managed memory has no file to punch holes in and no huge pages. Older kernels have no
-        // guard regions, either.
+        // Managed memory has no file and no huge pages, and, as in older kernels, no guard regions.
         libc::MADV_REMOVE | libc::MADV_COLLAPSE | MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => {
             refused(libc::EINVAL)
         }
@@ -203,8 +196,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
     }
 }
 
-/// `process_madvise`. Advice that changes content is refused for managed memory, as kernels before
-/// 6.13 refuse it for all.
+/// Advice that changes content is refused for managed memory, as before Linux 6.13 for all.
 pub(super) fn advise_process(arguments: Arguments) -> isize {
     let [_, vectors, count, advice, ..] = arguments;
     let Some(engine) = instance::engine() else {
@@ -276,8 +268,7 @@ pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize)
     0
 }
 
-/// Returns start and length of the pages that contain an unaligned range. The length may wrap
-/// around, as in Linux.
+/// The length may wrap around, as in Linux.
 fn enclosing_pages(address: usize, len: usize) -> Result<(usize, usize), isize> {
     let offset = address % PAGE_SIZE;
     let (start, len) = (address - offset, len.wrapping_add(offset));
@@ -324,8 +315,7 @@ pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
     no_holes(each_part(engine, start, len, true, managed, unmanaged))
 }
 
-/// `mlockall`. Fails as if RLIMIT_MEMLOCK were exceeded, because only a part of the budget can be
-/// locked. Makes Linux's other checks first.
+/// Fails as if RLIMIT_MEMLOCK were exceeded, after Linux's other checks.
 pub(super) fn lock_all(arguments: Arguments) -> isize {
     if instance::awake().is_none() {
         softswap_sys::aslr::release_hold();

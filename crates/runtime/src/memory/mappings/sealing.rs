@@ -31,8 +31,7 @@ pub(super) fn discards(advice: i32) -> bool {
     )
 }
 
-/// Returns the address of the first page of the range that is sealed against discarding advice
-/// ([`discards`]): a sealed page that is not writable.
+/// First page that is sealed against [`discards`]: a sealed page that is not writable.
 pub(super) fn first_kept(engine: &Engine, address: usize, len: usize) -> Option<usize> {
     let is_sound = ANY_SEALED.load(Ordering::Relaxed) && address.is_multiple_of(PAGE_SIZE);
     if is_sound && len > 0 { engine.first_kept(address, len) } else { None }

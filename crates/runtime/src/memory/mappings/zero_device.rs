@@ -4,8 +4,7 @@ use crate::base::issue_call::Arguments;
 use crate::memory::asleep::MIN_MANAGED_BYTES;
 use softswap_sys::{PAGE_SIZE, raw};
 
-/// Converts a private `mmap` of `/dev/zero` to the equivalent anonymous one. Returns other calls,
-/// and calls that the kernel would refuse, unchanged.
+/// Returns other calls, and calls that the kernel would refuse, unchanged.
 pub(super) fn as_anonymous(arguments: Arguments) -> Arguments {
     const OTHER_KINDS: i32 = libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
     const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
@@ -25,7 +24,6 @@ pub(super) fn as_anonymous(arguments: Arguments) -> Arguments {
     [address, len, prot, flags | libc::MAP_ANONYMOUS as usize, usize::MAX, 0]
 }
 
-/// Returns true if a descriptor is open on `/dev/zero` and can be read.
 fn is_zero_device(fd: usize) -> bool {
     const ZERO: libc::dev_t = libc::makedev(1, 5);
     raw::file_status(fd)

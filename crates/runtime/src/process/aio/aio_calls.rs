@@ -37,8 +37,6 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
     }
 }
 
-/// Returns true if the request of a control block is in progress.
-///
 /// # Safety
 /// `block` is valid or null.
 unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
@@ -105,8 +103,7 @@ unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
     }
     match (some, is_busy) {
         (true, false) => libc::AIO_CANCELED,
-        // `block` was still queued, so it is cancelled; the request in progress on `fd` is another
-        // one.
+        // `block` was still queued. The request in progress on `fd` is another one.
         (true, true) if !block.is_null() => libc::AIO_CANCELED,
         (_, true) => libc::AIO_NOTCANCELED,
         (false, false) => libc::AIO_ALLDONE,

@@ -29,7 +29,6 @@ pub struct Event {
     pub(super) value: usize,
     pub(super) signal: i32,
     pub(super) notify: i32,
-    /// Function that a notification thread calls.
     pub(super) function: usize,
     pub(super) attributes: usize,
     pub(super) padding: [usize; 4],
@@ -64,7 +63,6 @@ impl Operation {
 pub(super) struct List {
     pub(super) left: AtomicUsize,
     pub(super) has_failed: AtomicBool,
-    /// Notification after all requests are done.
     pub(super) event: Option<Event>,
 }
 

@@ -56,7 +56,6 @@ pub(super) fn perform(request: Request) {
     finish(request, result);
 }
 
-/// Stores a request's result in its control block, and sends the notifications.
 pub(super) fn finish(request: Request, result: Result<isize, i32>) {
     // SAFETY: the block belongs to this thread until `store_result` sets its error field.
     unsafe { store_result(request.block, result) };

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Maximum number of workers: glibc's default.
 const MAX_WORKERS: usize = 20;
-/// Time that an idle worker waits for a request before it exits, in nanoseconds.
 const IDLE_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
@@ -46,7 +45,6 @@ impl State {
         }
     }
 
-    /// Returns true if more requests are ready than idle workers can take.
     fn needs_worker(&self) -> bool {
         let is_first = |at: usize, fd: i32| self.waiting[..at].iter().all(|other| other.fd != fd);
         let ready = |(at, request): &(usize, &Request)| {
@@ -57,7 +55,6 @@ impl State {
     }
 }
 
-/// Queue whose state is created on first use.
 pub(super) struct Queue(Locked<Option<State>>);
 
 // SAFETY: only the thread that holds a request accesses its control block. The program does not use
@@ -84,7 +81,6 @@ pub(crate) fn unlock_after_fork() {
     QUEUE.0.unlock_after_fork();
 }
 
-/// Drops the parent's requests and workers in a child.
 pub(crate) fn become_child() {
     let left = QUEUE.with(std::mem::take);
     drop(left);
@@ -118,8 +114,6 @@ extern "C" fn work(_: *mut c_void) -> *mut c_void {
     }
 }
 
-/// Submits a request.
-///
 /// # Safety
 /// `block` is a valid control block until its request is done.
 pub(super) unsafe fn submit(
@@ -166,14 +160,14 @@ pub(super) unsafe fn submit(
 
 /// Starts a worker that is already counted. Returns false on failure.
 fn start_worker() -> bool {
-    // Block the program's signals, which its own threads must handle. Leave the C library's
-    // unblocked: a `setuid` in progress holds a lock that thread creation needs.
+    // Only the program's own threads handle its signals. The C library's stay unblocked: a `setuid`
+    // in progress holds a lock that thread creation needs.
     let blocked = !(INTERNAL | never_blocked());
     signals::with_blocked(blocked, || start_thread(work, std::ptr::null_mut(), std::ptr::null()))
 }
 
-/// Uncounts a worker that did not start. If no other worker exists, withdraws the request of
-/// `block` and returns true.
+/// Uncounts a worker that did not start. If there is no other, withdraws the request of `block` and
+/// returns true.
 fn withdraw(block: *const ControlBlock) -> bool {
     QUEUE
         .with(|state| {

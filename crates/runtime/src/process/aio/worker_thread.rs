@@ -5,7 +5,6 @@ use libc::c_void;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Starts a detached thread, with the given attributes unless they are null.
 pub(super) fn start_thread(
     body: program_threads::Start,
     argument: *mut c_void,

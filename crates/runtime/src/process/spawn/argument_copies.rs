@@ -14,19 +14,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) type Strings = *const *const c_char;
 
 thread_local! {
-    /// Address and length of this thread's buffer for copies. It is reused until the thread exits:
-    /// the child of a `vfork` fills it, and cannot free it after a successful exec.
+    /// Address and length of this thread's buffer, which is reused until the thread exits: the
+    /// child of a `vfork` fills it, and cannot free it after a successful exec.
     static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    /// Bytes of the buffer in use. The child of a `popen`, or a signal handler, may start a program
-    /// while the copies of another call are in use.
+    /// Bytes in use. A signal handler, or the child of a `popen`, may start a program while the
+    /// copies of another call are in use.
     static USED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Key, plus one, whose destructor frees a thread's buffer; 0: none yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Creates the key while the library loads: glibc stores the values of the first keys without
-/// allocating.
+/// Called while the library loads: glibc stores the values of the first keys without allocating.
 pub(crate) fn set_up() {
     let mut key = 0;
     // SAFETY: `key` is valid to write to; the destructor has the right signature.
@@ -59,7 +58,6 @@ impl Readable {
         Readable(0)
     }
 
-    /// Returns true if memory can be read from an address to the end of its page.
     fn can_read_page(&mut self, address: usize) -> bool {
         let page = address & !(PAGE_SIZE - 1);
         if page != self.0 && can_read(address) {
@@ -125,7 +123,6 @@ impl Readable {
 pub(super) struct Copies {
     base: usize,
     len: usize,
-    /// Bytes of the buffer that were in use before these copies.
     start: usize,
     used: usize,
     readable: Readable,
@@ -178,7 +175,7 @@ impl Copies {
     }
 
     /// Called before exec. In a `vfork` child, which shares the buffer with its parent, marks the
-    /// copies as unused now, because this value is never dropped if exec succeeds.
+    /// copies as unused now: this value is never dropped if exec succeeds.
     pub(super) fn keep_for_exec(&self) {
         if virtual_mask::is_borrowing() {
             self.set_unused();
@@ -189,7 +186,6 @@ impl Copies {
         USED.set(if self.base == BUFFER.get().0 { self.start } else { 0 });
     }
 
-    /// Returns word-aligned space for `len` bytes, which nothing else refers to.
     pub(super) fn take(&mut self, len: usize) -> *mut u8 {
         let at = self.used;
         self.used += len.next_multiple_of(size_of::<usize>());

@@ -1,9 +1,8 @@
 //! Environment variables that load this library into started programs.
 //!
 //! A program may replace or clear its environment before it starts another. The runtime therefore
-//! removes its own variables from the environment when it loads, keeps them here, and adds them to
-//! the environment of each program that is started. The program sees only the variables that the
-//! user or the program has set.
+//! removes its own variables when it loads, keeps them here, and adds them to the environment of
+//! each started program.
 
 use super::argument_copies::{Copies, Readable, Strings, count};
 use super::environment::{environment, move_environment};
@@ -24,7 +23,6 @@ const STARTED: &CStr = c"SOFTSWAP_RT_STARTED=1";
 const LIBRARY: &[u8] = b"libsoftswap.so";
 
 struct Carried {
-    /// The entry of LD_PRELOAD by which this library was loaded.
     library: Vec<u8>,
     /// The entries after that one, which the user has set.
     user_entries: Vec<u8>,
@@ -34,7 +32,6 @@ struct Carried {
 
 static CARRIED: OnceLock<Carried> = OnceLock::new();
 
-/// Returns true if the runtime adds its variables to the environment of started programs.
 pub(super) fn is_set() -> bool {
     CARRIED.get().is_some()
 }
@@ -51,11 +48,10 @@ fn joined<'a>(entries: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     entries.collect::<Vec<_>>().join(&b':')
 }
 
-/// Removes the runtime's variables from the environment. Called while the library is loaded, before
-/// the program's own code runs.
+/// Called while the library is loaded, before the program's own code runs.
 ///
-/// A Go program keeps the variables, because its run-time starts programs by system calls that are
-/// not intercepted.
+/// A Go program keeps the variables: its run-time starts programs by system calls that are not
+/// intercepted.
 pub(crate) fn hide() {
     // SAFETY: nothing else reads or changes the environment yet; `environ` is an array of strings
     // that ends with a null pointer, or null.
@@ -78,8 +74,8 @@ pub(crate) fn hide() {
             settings.push(STARTED.to_owned());
         }
         if instance::is_plain() {
-            // Rename the variable of the budget, for readers of /proc/PID/environ. A Go program
-            // keeps a copy with the original name, for its children.
+            // Rename the budget's variable, for readers of /proc/PID/environ. A Go program keeps
+            // the name in a copy, for its children.
             if let Some(index) = all.iter().position(|at| text(at).starts_with(BUDGET)) {
                 if is_go_program() {
                     array.add(index).write(CStr::from_ptr(all[index]).to_owned().into_raw());
@@ -111,14 +107,12 @@ pub(crate) fn hide() {
             array.add(kept).write(at);
             kept += 1;
         }
-        // The auxiliary vector follows the array: a reader that searches for it from the
-        // array's first null pointer finds an empty one.
+        // The auxiliary vector follows the array: a reader that searches for it from the array's
+        // first null pointer finds an empty one.
         (kept..all.len()).for_each(|at| array.add(at).write(std::ptr::null()));
     }
 }
 
-/// Renames the variable of the budget in place.
-///
 /// # Safety
 /// `text` begins with [`BUDGET`], and nothing else refers to it.
 unsafe fn mark_unused(text: *mut c_char) {
@@ -127,7 +121,6 @@ unsafe fn mark_unused(text: *mut c_char) {
     unsafe { std::ptr::copy_nonoverlapping(UNUSED.as_ptr(), text.cast(), UNUSED.len()) };
 }
 
-/// Variables that must be added to the environment of a started program.
 pub(super) struct Additions {
     /// Index of the string to replace, and its replacement; null removes the string.
     pub(super) replaced: Option<(usize, *const c_char)>,
@@ -153,8 +146,7 @@ pub(super) fn max_appended() -> usize {
     CARRIED.get().map_or(0, |carried| carried.settings.len() + 1)
 }
 
-/// Returns how many bytes [`copy_environment`] needs in addition to a copy of the strings, which
-/// takes `strings_bytes`.
+/// Returns what [`copy_environment`] needs beyond a copy of the strings (`strings_bytes`).
 pub(super) fn environment_bytes(strings_bytes: usize) -> usize {
     CARRIED.get().map_or(0, |carried| {
         let words = max_appended() + 3;
@@ -163,9 +155,8 @@ pub(super) fn environment_bytes(strings_bytes: usize) -> usize {
     })
 }
 
-/// Returns the variables to add to an environment. `takes_library` is false if the program's loader
-/// cannot load this library. In that case, and if the budget has an empty value, the library is
-/// removed from LD_PRELOAD.
+/// `takes_library` is false if the program's loader cannot load this library. In that case, and if
+/// the budget has an empty value, the library is removed from LD_PRELOAD.
 ///
 /// Allocates nothing: a signal handler may start a program.
 pub(super) fn additions(
@@ -212,8 +203,8 @@ pub(super) fn additions(
     additions
 }
 
-/// Returns the entries before the library, the library, and the entries after it. Entries that the
-/// program has added to LD_PRELOAD stay first; the user's entries stay last.
+/// Returns the entries before the library, the library, and the entries after it. The program's
+/// entries stay first, the user's last.
 fn split_for_library<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
     let first = value.strip_suffix(&carried.user_entries[..]);
     match first.filter(|first| first.last().is_none_or(|byte| matches!(byte, b':' | b' '))) {
@@ -223,7 +214,6 @@ fn split_for_library<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3]
     }
 }
 
-/// Returns LD_PRELOAD with these entries; null if there are none.
 fn write_preload<'e>(
     copies: &mut Copies,
     value_len: usize,
@@ -252,18 +242,16 @@ fn write_preload<'e>(
     if has_any { text.cast() } else { std::ptr::null() }
 }
 
-/// Serializes the threads that add the runtime's variables to `environ`.
 static SHOWING: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
 thread_local! {
-    /// True while `environ` contains variables that this thread has added. If already true, the
-    /// caller is a signal handler that has interrupted this thread.
+    /// True while `environ` contains this thread's additions. If already true, the caller is a
+    /// signal handler that has interrupted this thread.
     static IS_SHOWING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `call`, which starts a shell with `environ`. Until it returns, `environ` contains the
-/// runtime's variables. Returns `None` if there is no memory. `copies` must have space for
-/// [`environment_bytes`].
+/// Runs `call`, which starts a shell with `environ`, with the runtime's variables in `environ`.
+/// Returns `None` if there is no memory. `copies` must have space for [`environment_bytes`].
 ///
 /// During `call`, other threads may see these variables, and may change other variables.
 pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
@@ -327,8 +315,7 @@ fn conceal(additions: &Additions, replaced: Option<(*const c_char, *const c_char
     }
 }
 
-/// Returns a copy of an environment with the runtime's variables. An unreadable array is returned
-/// unchanged: the kernel rejects it.
+/// Returns an unreadable array unchanged: the kernel rejects it.
 pub(super) fn copy_environment(copies: &mut Copies, envp: Strings, takes_library: bool) -> Strings {
     let copy = copies.copy_strings(envp);
     if !is_set() || (copy == envp && !envp.is_null()) {

@@ -1,6 +1,6 @@
 //! The environment, which the C library itself passes to some children. Its array is moved out of
-//! managed memory once, because the filter would trap the child's exec otherwise. The strings are
-//! pinned while a child starts.
+//! managed memory once: the filter would trap the child's exec otherwise. The strings are pinned
+//! while a child starts.
 
 use super::argument_copies::{Strings, count};
 use super::fork_safe_mutex::ForkSafeMutex;
@@ -33,11 +33,11 @@ unsafe impl Send for Array {}
 static ARRAY: ForkSafeMutex<Array> =
     ForkSafeMutex::new(Array { at: std::ptr::null_mut(), capacity: 0 });
 /// `Array::at` if the C library has replaced this array by a longer one; it can then be reused. An
-/// array that the program itself has replaced is not reused, because the program may set it again.
+/// array that the program has replaced is not reused: the program may set it again.
 static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Moves the array of `environ` permanently out of managed memory, with space for `additional`
-/// strings. The strings are not moved. Returns false if there is no memory.
+/// Moves the array of `environ` permanently, with space for `additional` strings, but not the
+/// strings. Returns false if there is no memory.
 ///
 /// No other thread may change the environment during the call, as C requires in general.
 pub(super) fn move_environment(additional: usize) -> bool {
@@ -79,8 +79,7 @@ pub(super) fn move_environment(additional: usize) -> bool {
     })
 }
 
-/// Runs a call that may make the C library replace `environ` by a longer array, and notes if it has
-/// replaced the runtime's array.
+/// Notes if `call` makes the C library replace the runtime's array by a longer one.
 fn growing(call: impl FnOnce() -> i32) -> i32 {
     let before = environment();
     let result = call();
@@ -104,8 +103,7 @@ pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
     growing(|| unsafe { putenv()(text) })
 }
 
-/// Calls a function of the C library whose child reads the environment, with the environment
-/// pinned. Without an engine nothing is pinned.
+/// Pins the environment during `call`, which reads it in a child.
 pub(super) fn with_environment<R>(engine: Option<&Engine>, call: impl FnOnce() -> R) -> R {
     let Some(engine) = engine else { return call() };
     let mut pinned = ResidentRanges::new(engine);

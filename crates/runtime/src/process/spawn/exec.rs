@@ -79,7 +79,6 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
 const IN_REGISTERS: usize = 5;
 const MAX_LISTED: usize = 8192;
 
-/// Function that a variadic exec calls.
 #[derive(PartialEq)]
 enum Listed {
     Path,
@@ -88,8 +87,7 @@ enum Listed {
 }
 
 /// # Safety
-/// `registers` contains the first five variadic words, `stack` the others; a null pointer ends the
-/// list.
+/// `registers` contains the first five variadic words, `stack` the others up to a null pointer.
 unsafe fn exec_listed(
     path: *const c_char,
     registers: *const usize,
@@ -123,7 +121,6 @@ unsafe fn exec_listed(
     }
 }
 
-/// Calls an exec function with an array of `count` arguments, fewer than `SPACE`.
 #[inline(never)]
 fn exec_array<const SPACE: usize>(
     path: *const c_char,

@@ -25,8 +25,7 @@ pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     })
 }
 
-/// Returns how many bytes the copies of a program's path, arguments and environment take, with the
-/// scratch memory for the program's headers.
+/// Includes the scratch memory for the program's headers.
 pub(super) fn program_bytes(path: *const c_char, argv: Strings, envp: Strings) -> usize {
     let mut readable = Readable::new();
     let envp_bytes = readable.strings_bytes(envp);
@@ -34,9 +33,8 @@ pub(super) fn program_bytes(path: *const c_char, argv: Strings, envp: Strings) -
     words_bytes + carried::environment_bytes(envp_bytes) + started_program::SCRATCH_BYTES
 }
 
-/// Issues execve or execveat with all arguments copied out of managed memory. `path_at` is the
-/// index of the path argument. Returns only on failure, with the kernel's error. Safety: as
-/// `execve(2)` or `execveat(2)`.
+/// `path_at` is the index of the path argument. Returns only on failure, with the kernel's error.
+/// Safety: as `execve(2)` or `execveat(2)`.
 pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
     let path = arguments[path_at] as *const c_char;
     let directory = if path_at == 0 { libc::AT_FDCWD } else { arguments[0] as i32 };
@@ -68,7 +66,6 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
     }
 }
 
-/// Bytes of a descriptor's path in /proc.
 const LINK_BYTES: usize = 32;
 
 /// Writes a descriptor's path in /proc; allocates nothing.

@@ -14,7 +14,6 @@ pub(super) type FileActions = *const libc::posix_spawn_file_actions_t;
 /// A file action in glibc: a tag, then numbers and at most one path.
 type Action = [usize; 4];
 
-/// glibc's tags of actions.
 const CLOSE: u32 = 0;
 const DUPLICATE: u32 = 1;
 const OPEN: u32 = 2;
@@ -38,7 +37,6 @@ fn tag(action: &Action) -> u32 {
     action[0] as u32
 }
 
-/// Returns the index of an action's word that is a path.
 fn path_word(action: &Action) -> Option<usize> {
     match tag(action) {
         OPEN => Some(2),
@@ -56,8 +54,8 @@ fn number(action: &Action) -> u32 {
 }
 
 /// Returns the last descriptor that an action must leave open, if it would close one. Under the
-/// program's own filter the action stays as it is: the filter may kill the process for listing its
-/// descriptors. The child then has a fixed budget.
+/// program's own filter, which may forbid listing the descriptors, the action stays as it is. The
+/// child then has a fixed budget.
 fn last_to_keep(action: &Action) -> Option<u32> {
     match tag(action) {
         CLOSE_FROM if !exemption::is_in_force() => last_hidden_from(number(action)),
@@ -65,11 +63,9 @@ fn last_to_keep(action: &Action) -> Option<u32> {
     }
 }
 
-/// Actions of the program.
 pub(super) struct GivenActions<'a> {
     object: Actions,
     list: &'a [Action],
-    /// Largest number of actions in the copy.
     most: usize,
 }
 
@@ -98,7 +94,6 @@ impl<'a> GivenActions<'a> {
         GivenActions { object, list, most: most.sum() }
     }
 
-    /// Returns how many bytes the copy takes.
     pub(super) fn copy_bytes(&self) -> usize {
         let path_bytes = self.list.iter().filter_map(|action| {
             path_word(action).map(|word| Readable::new().text_bytes(action[word] as *const c_char))
@@ -127,8 +122,7 @@ impl<'a> GivenActions<'a> {
                 }
                 continue;
             };
-            // Each later action needs a place. Other threads may have opened many descriptors since
-            // they were counted.
+            // Each later action needs a place, and other threads may have opened descriptors.
             let begin = used.get();
             let mut left = (self.most - begin).saturating_sub(self.list.len() - 1 - index);
             let mut is_full = false;
@@ -157,8 +151,8 @@ impl<'a> GivenActions<'a> {
 }
 
 /// Adds actions that close what is open from `first` on, or opened by `earlier` actions, except the
-/// engine's descriptors, of which `last` is the highest. Other threads open the lowest free numbers
-/// meanwhile, so actions close these, too. Returns false if the descriptors cannot be listed.
+/// engine's descriptors, of which `last` is the highest. Other threads open the lowest free
+/// numbers, so actions close these, too. Returns false if the descriptors cannot be listed.
 fn close_around(earlier: &[Action], first: u32, last: u32, mut add: impl FnMut(Action)) -> bool {
     let is_closed =
         |at: u32| earlier.iter().any(|action| tag(action) == CLOSE && number(action) == at);

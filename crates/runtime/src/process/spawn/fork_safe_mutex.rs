@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// Longest wait before another attempt to lock, in nanoseconds.
 const WAIT_NS: u64 = 50_000;
 
-/// A mutex that contains the PID of its holder, so that a forked child does not wait for a thread
-/// of its parent.
+/// Contains its holder's PID: a forked child must not wait for a thread of its parent.
 pub(super) struct ForkSafeMutex<T> {
     owner: AtomicI32,
     /// Futex of the waiting threads; always 0.
@@ -29,8 +28,7 @@ impl<T> ForkSafeMutex<T> {
         }
     }
 
-    /// Runs `body` under the lock, with the program's signals blocked: a handler may start
-    /// programs, too.
+    /// Blocks the program's signals: a handler may start programs, too.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let mask = signals::block_all();
         // `body` may touch absent pages.
@@ -40,8 +38,7 @@ impl<T> ForkSafeMutex<T> {
         result
     }
 
-    /// Runs `body` under the lock, without changing the signal mask. Signal handlers must not use
-    /// this lock.
+    /// Does not change the signal mask. Signal handlers must not use this lock.
     pub(super) fn with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let me = std::process::id() as i32;
         let mut seen = 0;

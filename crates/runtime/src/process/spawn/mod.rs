@@ -2,8 +2,7 @@
 //!
 //! No page can be faulted in by a child that shares the parent's memory but not its handlers
 //! (posix_spawn), nor while the kernel reads argv and envp (exec). So all arguments are first
-//! copied out of managed memory. The environment, which the C library itself reads, is pinned
-//! during the call.
+//! copied out of managed memory.
 
 pub(crate) mod argument_copies;
 mod fork_safe_mutex;

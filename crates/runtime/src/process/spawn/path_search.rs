@@ -1,9 +1,8 @@
 //! `execvp` and related functions, which search for the file in the directories of PATH.
 //!
-//! The C library's own search cannot be used. A new program inherits the blocked signals, so each
-//! exec call may need a mask under which no page can be faulted in. The C library's search reads
-//! PATH and writes to its stack between two such calls. So the runtime searches, using copies, and
-//! sets the mask only during each exec call.
+//! A new program inherits the blocked signals, so each exec call may need a mask under which no
+//! page can be faulted in. The C library's own search reads PATH and writes to its stack between
+//! two such calls. So the runtime searches, using copies.
 
 use super::argument_copies::{Copies, Readable, Strings, count};
 use super::carried;
@@ -23,7 +22,6 @@ const MAX_PATH: usize = MAX_NAME_BYTES - 1;
 /// Upper bound of the words for rounding up, and for the shell's additional arguments.
 const ROUNDING_WORDS: usize = 8;
 
-/// Arguments for exec, outside managed memory.
 struct Program {
     file: &'static [u8],
     argv: Strings,
@@ -104,8 +102,7 @@ fn search(program: &Program, path: &[u8]) -> isize {
     if denied { refused(libc::EACCES) } else { result }
 }
 
-/// Executes the file in one directory, by a shell if the kernel does not recognize its format.
-/// Returns only on failure, with the kernel's error.
+/// Uses a shell if the kernel does not recognize the format. Returns only on failure.
 fn attempt(program: &Program, directory: &[u8]) -> isize {
     write_name(program.name, [directory, program.file, b""]);
     let name = program.name as usize;
@@ -141,14 +138,11 @@ fn search_path() -> *const c_char {
     if path.is_null() { DEFAULT_PATH.as_ptr() } else { path }
 }
 
-/// Returns how many bytes of copies [`takes_library_of`] needs.
 pub(super) fn path_bytes(file: *const c_char) -> usize {
     let mut readable = Readable::new();
     2 * readable.text_bytes(search_path()) + 2 * readable.text_bytes(file) + size_of::<usize>()
 }
 
-/// Applies [`takes_library`] to the program that the C library's search will find. `file` is a
-/// copy.
 pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *const c_char) -> bool {
     let path = copies.copy_text(search_path());
     // The kernel later rejects a pointer that cannot be read.
@@ -168,7 +162,6 @@ pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *con
     true
 }
 
-/// Writes a directory, a slash if needed, and a file's name with its end.
 fn write_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
     let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
     let mut at = name;

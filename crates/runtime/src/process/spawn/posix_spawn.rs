@@ -1,6 +1,5 @@
-//! `posix_spawn`: its child shares the parent's memory, but not its handlers. The child uses frames
-//! of the parent's thread, so the C library's function runs on the engine's stack if that thread's
-//! is managed.
+//! `posix_spawn`: its child shares the parent's memory and frames, but not its handlers. So the C
+//! library's function runs on the engine's stack if the caller's is managed.
 
 use super::argument_copies::{Copies, Strings};
 use super::environment::with_environment;
@@ -26,8 +25,8 @@ type Spawn = unsafe extern "C" fn(
     Strings,
 ) -> i32;
 
-/// Copies the attributes. If they contain no mask, adds the program's: the kernel's lacks the
-/// engine's signals that the program blocks, and contains all others on the engine's stack.
+/// If the attributes contain no mask, adds the program's: the kernel's lacks the engine's signals
+/// that the program blocks, and contains all others on the engine's stack.
 ///
 /// # Safety
 /// `attributes` is a valid object or null, and there is space for a copy.

@@ -45,8 +45,8 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     }
 }
 
-/// `system(3)`. The C library's function also waits for the command, and the environment would stay
-/// pinned for that time. So this starts the shell by `posix_spawn`.
+/// The C library's function also waits for the command, and the environment would stay pinned for
+/// that time. So this starts the shell by `posix_spawn`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
@@ -64,8 +64,8 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     }
 }
 
-/// Waits for `pid` and returns its status, or -1. Signals do not interrupt the wait. It is not a
-/// cancellation point, because a cancelled thread would not restore the signal actions.
+/// Returns the status, or -1. Neither signals nor cancellation interrupt the wait: a cancelled
+/// thread would not restore the signal actions.
 fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = -1;
     loop {

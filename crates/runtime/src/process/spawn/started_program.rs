@@ -8,7 +8,6 @@ use std::ffi::c_char;
 /// Bytes of a program's file that are read. In practice they contain its program headers.
 const HEAD_BYTES: usize = 4096;
 pub(super) const SCRATCH_BYTES: usize = HEAD_BYTES + size_of::<libc::stat>();
-/// Maximum number of files that are read: the program and its chain of interpreters.
 const DEPTH: usize = 5;
 const LOADER: &[u8] = b"ld-linux-x86-64.so.2";
 const CLASS_64: u8 = 2;
@@ -33,11 +32,11 @@ impl Scratch {
 }
 
 /// Returns false for programs of another C library, another processor, or 32 bits, for programs
-/// built with a sanitizer, and for programs that run as another user or group than their caller
-/// (setuid, setgid). For a script, its interpreter decides.
+/// built with a sanitizer, and for setuid and setgid programs. For a script, its interpreter
+/// decides.
 ///
-/// Returns true for a static program: it ignores the library and passes the variables on to the
-/// programs that it starts. Returns true for a file that cannot be read.
+/// Returns true for a file that cannot be read, and for a static program: it ignores the library
+/// and passes the variables on to the programs that it starts.
 pub(super) fn takes_library(
     Scratch { head, status }: Scratch,
     directory: i32,
@@ -135,8 +134,7 @@ fn is_sanitized(fd: usize, head: *mut u8) -> bool {
     sanitizer(buffer, read_at).is_some()
 }
 
-/// Returns true if the kernel runs the program as another user or group: the loader then ignores
-/// LD_PRELOAD.
+/// The loader ignores LD_PRELOAD if the kernel runs the program as another user or group.
 fn gains_rights(fd: usize, status: *mut libc::stat) -> bool {
     if engine_syscall(libc::SYS_fstat, [fd, status as usize, 0, 0, 0, 0]) < 0 {
         return false;
