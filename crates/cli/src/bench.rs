@@ -1,5 +1,4 @@
-//! `softswap bench`, `softswap analyze` and `softswap remote`: implemented by separate programs in
-//! the same directory, so that the command remains small.
+//! `softswap bench`, `analyze` and `remote`: separate programs, so that the command remains small.
 
 use crate::library;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal};
@@ -21,7 +20,6 @@ pub(crate) struct OtherProgram {
 }
 
 impl OtherProgram {
-    /// Replaces this process by the other program, with all arguments unchanged.
     pub(crate) fn exec(&self, name: &str, first: Option<&str>) -> Result<ExitCode, Refusal> {
         let program = library::own_executable()?.with_file_name(name);
         let error = Command::new(&program).args(first).args(&self.arguments).exec();

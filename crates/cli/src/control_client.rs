@@ -1,5 +1,4 @@
-//! Client of the control socket: finds the process and its socket, verifies the owner, and explains
-//! failures.
+//! Client of the control socket: finds the socket and its owner, and explains failures.
 
 use crate::library;
 use crate::refusal::{FAILED, Refusal, plain};
@@ -18,13 +17,11 @@ use std::time::{Duration, Instant};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Keys of the settings that belong to the whole tree.
 pub const OF_TREE: [&str; 2] = ["memory", "turns"];
-/// Interval between attempts to connect, and between checks for an exit. A new socket's name
-/// appears shortly before it accepts connections.
+/// Retry interval. A new socket's name appears shortly before it accepts connections.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait for the exit of a process that has removed its socket.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Information about a process from `/proc`.
 #[derive(Debug, Clone)]
 pub struct Process {
     pub pid: u32,
@@ -37,7 +34,6 @@ pub struct Process {
     pub resident: Option<Resident>,
 }
 
-/// Resident memory of a process, by kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Resident {
     pub anonymous_bytes: u64,
@@ -48,9 +44,8 @@ pub struct Resident {
 }
 
 impl Process {
-    /// Reads a process's status; a thread ID stands for its process. Does not use the crate procfs,
-    /// which rejects names that are not UTF-8. The kernel truncates names to 15 bytes, possibly
-    /// within a character.
+    /// A thread ID stands for its process. The crate procfs is not used: it rejects names that
+    /// are not UTF-8, and the kernel truncates names to 15 bytes, possibly within a character.
     pub fn read(pid: u32) -> Option<Process> {
         let of = |dir: &Path| {
             let status = std::fs::read(dir.join("status")).ok()?;
@@ -99,8 +94,7 @@ impl Process {
         })
     }
 
-    /// Returns true if the process has exited, or is exiting: an exiting process frees its memory
-    /// before it becomes a zombie.
+    /// Also true while exiting: a process frees its memory before it becomes a zombie.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X') || self.resident.is_none() && !self.is_kernel_thread()
     }
@@ -113,13 +107,13 @@ impl Process {
         matches!(self.state, 'T' | 't')
     }
 
-    /// Returns the time since boot at which the process was started, in clock ticks.
+    /// Start time in clock ticks since boot.
     pub(crate) fn start_time(&self) -> Option<u64> {
         let process = procfs::process::Process::new(i32::try_from(self.pid).ok()?).ok()?;
         Some(process.stat().ok()?.starttime)
     }
 
-    /// Returns true for a kernel thread. The flags in `stat` are readable by all users.
+    /// The flags in `stat` are readable by all users.
     pub fn is_kernel_thread(&self) -> bool {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = self.file("stat").unwrap_or_default();
@@ -130,7 +124,6 @@ impl Process {
         flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|f| f & PF_KTHREAD != 0)
     }
 
-    /// Reads a file of the process in `/proc`; some are only readable by its user.
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
         std::fs::read(format!("/proc/{}/{name}", self.pid))
     }
@@ -151,9 +144,8 @@ impl Process {
         Some(OsString::from_vec(value.to_vec()))
     }
 
-    /// Returns true if the runtime is loaded in the process and has a budget; `None` if its memory
-    /// map is not readable. An overwritten environment counts as a budget: servers that set their
-    /// process title overwrite it.
+    /// `None` if the memory map is not readable. An overwritten environment counts as a budget:
+    /// servers that set their process title overwrite it.
     pub fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
@@ -176,15 +168,13 @@ impl Process {
         let own = PathBuf::from(format!("/proc/{}", self.pid));
         let is_of_engine = |entry: std::fs::DirEntry| {
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
-            // That of a thread: `/proc/PID/task/TID/mem`.
             let is_own_memory = target.starts_with(&own) && target.ends_with("mem");
             target.as_os_str() == "anon_inode:[userfaultfd]" || is_own_memory
         };
         self.is_managed() == Some(true) && !descriptors.flatten().any(is_of_engine)
     }
 
-    /// Returns the possible directories of the process's socket: those that its environment
-    /// selects, those that this command's environment selects, and the default ones.
+    /// Returns the possible directories of the process's socket.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let by_default = [
             PathBuf::from(format!("/run/user/{}/softswap", self.uid)),
@@ -201,8 +191,7 @@ impl Process {
     }
 }
 
-/// Returns the directories in `/proc` of a process's threads, without those of the engine and of
-/// io_uring, which have names of their own. At most `max` threads are examined.
+/// Excludes the threads of the engine and of io_uring. At most `max` threads are examined.
 pub(crate) fn program_threads(pid: u32, max: usize) -> std::io::Result<Vec<PathBuf>> {
     let is_programs = |thread: &PathBuf| {
         let name = std::fs::read(thread.join("comm")).unwrap_or_default();
@@ -227,10 +216,8 @@ fn failed(why: impl Into<String>) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-/// Sends a request to a process. If `pid` is a `softswap run` with a shared budget, `softswap run`
-/// answers requests for the tree's figures and the memory and turns settings. The program that it
-/// started answers all other requests. With a budget for each process, the program answers all.
-/// Returns the process that answered, and its answer.
+/// A `softswap run` with a shared budget answers for the tree's figures, memory and turns. All
+/// other requests are answered by the program. Returns the process that answered, and its answer.
 pub fn query(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
     sweep();
     let line = request.line().ok_or_else(|| {
@@ -253,8 +240,6 @@ pub fn query(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refus
     converse(&line, || find(&named, request))
 }
 
-/// Connects to the process that answers a request to `named`, either `named` itself or the program
-/// that it has started.
 fn find(named: &Process, request: &Request<'_>) -> Result<(Process, Peer), Refusal> {
     let own_peer = match named.is_softswap() {
         false => reach(named)?,
@@ -267,7 +252,6 @@ fn find(named: &Process, request: &Request<'_>) -> Result<(Process, Peer), Refus
     }
 }
 
-/// Returns true if a request concerns a single process, not the tree.
 fn is_of_one(request: &Request<'_>) -> bool {
     match request {
         Request::Get(Some(key)) | Request::Set(key, _) => !OF_TREE.contains(key),
@@ -276,15 +260,12 @@ fn is_of_one(request: &Request<'_>) -> bool {
     }
 }
 
-/// Sends a request to the program that a `softswap run` has started. Returns the program's process
-/// and its answer; `None` if it does not answer.
 pub fn query_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
     let find = || reach_program_of(supervisor)?.ok_or_else(|| explain(supervisor));
     converse(&request.line()?, find).ok()
 }
 
-/// Sends a line to the process that `find` connects to. Retries while the process closes the
-/// connection without an answer. Returns the process and its answer.
+/// Retries while the process closes the connection without an answer.
 fn converse(
     line: &str,
     find: impl Fn() -> Result<(Process, Peer), Refusal>,
@@ -300,8 +281,7 @@ fn converse(
     }
 }
 
-/// Sends a request and returns the answer. Returns `None` if the process closed the connection
-/// without an answer, as it does if a request arrives too late. Such a request can be repeated.
+/// `None`: the process closed the connection, as it does if a request arrives too late.
 fn put(process: &Process, peer: &Peer, line: &str) -> Result<Option<String>, Refusal> {
     if process.is_stopped() {
         return Err(no_answer(process));
@@ -333,14 +313,12 @@ fn is_closed(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
-/// Connects to a process. Returns `None` if it has no socket.
+/// `None` if the process has no socket.
 fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
     reach_in(process, process.directories())
 }
 
-/// Connects to a `softswap run` whose processes share a budget. The socket is in the same directory
-/// as the program's. The program's environment names the directory, because only root can read the
-/// environment of `softswap run`.
+/// The socket is in the program's directory. Only root can read the environment of `softswap run`.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
     match children_of(supervisor).first() {
         Some(program) => reach_in(supervisor, program.directories()),
@@ -375,7 +353,6 @@ fn is_refused(connected: &std::io::Result<Peer>) -> bool {
     connected.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Connects to the program of a `softswap run` that has no socket itself.
 fn reach_program_of(supervisor: &Process) -> Result<Option<(Process, Peer)>, Refusal> {
     for process in children_of(supervisor) {
         if let Some(peer) = reach(&process)? {
@@ -385,7 +362,6 @@ fn reach_program_of(supervisor: &Process) -> Result<Option<(Process, Peer)>, Ref
     Ok(None)
 }
 
-/// Returns the processes that a `softswap run` has started.
 fn children_of(supervisor: &Process) -> Vec<Process> {
     if !supervisor.is_softswap() {
         return Vec::new();
@@ -399,7 +375,7 @@ fn children_of(supervisor: &Process) -> Vec<Process> {
     children
 }
 
-/// Returns the children of a process. Fails if the kernel was built without CONFIG_PROC_CHILDREN.
+/// Fails if the kernel was built without CONFIG_PROC_CHILDREN.
 pub(crate) fn listed_children(pid: u32) -> procfs::ProcResult<Vec<u32>> {
     let mut all = Vec::new();
     for task in procfs::process::Process::new(pid as i32)?.tasks()? {
@@ -413,7 +389,6 @@ fn all_processes() -> impl Iterator<Item = Process> {
     entries.filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// Explains why a process with a socket did not answer.
 fn no_answer(process: &Process) -> Refusal {
     let (pid, name) = (process.pid, &process.name);
     match Process::read(pid).filter(|now| !now.has_ended()) {
@@ -436,7 +411,7 @@ fn no_answer(process: &Process) -> Refusal {
     }
 }
 
-/// Returns the anonymous memory of a process in DRAM, shared pages included, in bytes.
+/// Anonymous memory in DRAM, shared pages included.
 pub(crate) fn anonymous_bytes(pid: u32) -> Option<u64> {
     let statm = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.statm().ok()?;
     Some(statm.resident.saturating_sub(statm.shared) * softswap_sys::PAGE_SIZE as u64)
@@ -450,8 +425,7 @@ fn ended(process: &Process) -> Refusal {
     failed(format!("process {} ({}) exited before it answered", process.pid, process.name))
 }
 
-/// Waits until a process has exited. A missing socket does not prove it: a process removes its socket
-/// earlier. Returns false on timeout.
+/// Returns false on timeout. A missing socket proves no exit: a process removes it earlier.
 pub(crate) fn wait_for_exit(pid: u32) -> bool {
     let end = Instant::now() + EXIT_TIMEOUT;
     while Instant::now() < end {
@@ -463,7 +437,6 @@ pub(crate) fn wait_for_exit(pid: u32) -> bool {
     false
 }
 
-/// Explains why a process has no socket.
 fn explain(process: &Process) -> Refusal {
     let (pid, name, parent) = (process.pid, &process.name, process.parent);
     if let Some(program) = children_of(process).into_iter().find(Process::sleeps) {

@@ -16,7 +16,6 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Interval of the requests with which `park` awaits that the processes are stopped.
 const PARK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Read and change settings of a program that runs under softswap.
@@ -104,7 +103,6 @@ Settings of a process; with the PID of `softswap run`, of the program that it ha
 "
     .to_string();
     for setting in &LIVE_SETTINGS {
-        // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:<15} {}: {}", setting.key, setting.meaning, setting.values);
     }
     text + "\n\
@@ -117,7 +115,7 @@ Exit status: 0 if done, 1 if the program cannot be reached, 2 for an unknown key
             invalid value; then nothing is changed."
 }
 
-/// Returns the settings of the program, except for the memory, after its tree has answered.
+/// Settings of the program, printed after those of its tree.
 fn of_program(supervisor: &Process, request: &Request<'_>) -> String {
     let answer = control_client::query_program_of(supervisor, request);
     let body = answer.map_or_else(String::new, |(_, body)| body);
@@ -125,7 +123,6 @@ fn of_program(supervisor: &Process, request: &Request<'_>) -> String {
     others.map(|(key, value)| format!("{key} {value}\n")).collect()
 }
 
-/// Parks a tree, and waits until its processes are stopped. Returns the text to print.
 fn park(pid: u32) -> Result<String, Refusal> {
     control_client::query(pid, &Request::Park)?;
     loop {
@@ -144,8 +141,7 @@ fn park(pid: u32) -> Result<String, Refusal> {
     }
 }
 
-/// Refuses requests that concern a whole tree if `pid` is one of its processes, and names the PID
-/// of the tree's `softswap run`.
+/// Refuses requests for a whole tree if `pid` is one of its processes.
 fn check_is_tree(pid: u32, action: &Action) -> Result<(), Refusal> {
     let what = match action {
         Action::Park | Action::Unpark => "a tree is parked as a whole",
@@ -164,13 +160,11 @@ fn check_is_tree(pid: u32, action: &Action) -> Result<(), Refusal> {
     Err(Refusal::usage(format!("process {pid}: {what}; {remedy}")))
 }
 
-/// Returns the settings of processes and trees.
 pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
     LIVE_SETTINGS.iter().map(|setting| setting.key).chain(["turns"])
 }
 
-/// Refuses an unknown setting of a `softswap run`. Otherwise the program that it has started would
-/// refuse it, under another PID and without the settings of the tree.
+/// Otherwise the program would refuse the setting, without naming those of the tree.
 fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
     let keys: Vec<&str> = keys().collect();
     let is_supervisor = Process::read(pid).is_some_and(|process| process.is_softswap());
@@ -185,8 +179,6 @@ fn check_key_of_tree(pid: u32, key: &str) -> Result<(), Refusal> {
     Err(Refusal::usage(format!("process {pid}: there is no setting {key:?}; {remedy}")))
 }
 
-/// Returns a note if a new budget does not fit the memory that is available to the program.
-/// `process` has answered the request.
 pub(crate) fn note_if_too_large(pid: u32, process: &Process, text: &str) -> Option<String> {
     let budget_bytes = parse_size(text).ok()?;
     let members = match process.is_softswap() {
@@ -229,7 +221,6 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let mut text = String::new();
     for (key, value) in pairs(&body) {
         let _ = match request {
-            // Print only the value, for scripts.
             Request::Get(Some(_)) => writeln!(text, "{}", visible(value)),
             _ => writeln!(text, "{} = {}", visible(key), visible(value)),
         };

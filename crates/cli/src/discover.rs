@@ -17,22 +17,19 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Timeout for a process's answer. Processes are queried one after the other.
+/// Short, because processes are queried one after the other.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of checks after which a process with softswap's environment but without the runtime
-/// counts as unmanaged. In the first checks the loader may not have finished.
+/// Checks until a process with softswap's environment but without the runtime counts as unmanaged.
+/// In the first checks the loader may not have finished.
 const RETRIES_WITHOUT_RUNTIME: u32 = 3;
 
-/// Collects the trees, and remembers the classification of known processes.
 pub(crate) struct TreeCollector {
-    /// Buffer for counters.
     words: &'static [AtomicU64],
-    /// Classification of the processes seen.
     known: HashMap<Identity, Known>,
     has_latencies: bool,
 }
 
-/// Identity of a process and its program: PIDs are reused, and exec changes the name.
+/// PIDs are reused, and exec changes the name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Identity {
     pid: u32,
@@ -42,21 +39,17 @@ struct Identity {
 
 #[derive(Debug, Clone)]
 enum Known {
-    /// The process does not run under softswap.
     Other,
     /// The process has softswap's environment but not its runtime, in this many consecutive checks.
     Without(u32),
     Managed(Managed),
 }
 
-/// Settings with which a managed process was started.
 #[derive(Debug, Clone)]
 struct Managed {
     root: u32,
     budget_bytes: u64,
-    /// True if the process shares one budget with its tree.
     is_shared: bool,
-    /// Possible directories of the process's socket.
     dirs: Vec<PathBuf>,
 }
 
@@ -85,7 +78,6 @@ impl TreeCollector {
         })
     }
 
-    /// Returns all trees, sorted by the PIDs of their roots.
     pub(crate) fn trees(&mut self) -> Vec<Tree> {
         let (mut trees, mut seen) = (BTreeMap::<u32, Tree>::new(), HashMap::new());
         for (stat, uid) in processes() {
@@ -112,7 +104,6 @@ impl TreeCollector {
         trees.into_values().map(complete).collect()
     }
 
-    /// Returns the figures of a managed process, unless it has exited.
     fn process(&self, stat: &Stat, managed: &Managed) -> Option<Process> {
         let pid = u32::try_from(stat.pid).ok()?;
         let process = control_client::Process::read(pid).filter(|process| !process.has_ended())?;
@@ -133,7 +124,7 @@ impl TreeCollector {
         Some(found)
     }
 
-    /// Adds the answer of a process, if it is awake. Fails if it does not answer.
+    /// Fails if the process is awake and does not answer.
     fn query(
         &self,
         process: &control_client::Process,
@@ -172,7 +163,7 @@ fn identity(stat: &Stat) -> Identity {
     Identity { pid, started: stat.starttime, name: stat.comm.clone() }
 }
 
-/// Returns the processes that this user may inspect: the user's own, or all for root.
+/// The user's own processes, or all for root.
 fn processes() -> impl Iterator<Item = (Stat, u32)> {
     let own = own_uid();
     let all = all_processes().into_iter().flatten().flatten();
@@ -182,7 +173,6 @@ fn processes() -> impl Iterator<Item = (Stat, u32)> {
     })
 }
 
-/// Classifies a process by its environment and its mappings.
 fn classify(pid: u32, uid: u32, checks: u32) -> Known {
     let Some(process) = control_client::Process::read(pid) else { return Known::Other };
     let number = |name: &str| -> Option<u64> {
@@ -203,13 +193,12 @@ fn classify(pid: u32, uid: u32, checks: u32) -> Known {
     }
 }
 
-/// Returns true if a socket directory belongs to the user, or does not exist.
+/// Also true if the directory does not exist.
 fn is_safe(dir: &std::path::Path, uid: u32) -> bool {
     !dir.exists() || control_socket::check(dir, uid).is_ok()
 }
 
-/// Queries a process. Returns `None` if the process has no socket; otherwise the answer, or the
-/// reason why there is no answer.
+/// `None` if the process has no socket.
 fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<String, String>> {
     let peer = dirs.iter().find_map(|dir| {
         let path = control_socket::socket_path(dir, pid);
@@ -239,12 +228,10 @@ fn send(peer: &Peer, request: &Request<'_>) -> Result<String, String> {
     }
 }
 
-/// Adds the command, and the figures that `softswap run` reports of the whole tree.
 fn complete(mut tree: Tree) -> Tree {
     tree.processes.sort_by_key(|process| process.pid);
     let first = tree.processes.first().and_then(|it| control_client::Process::read(it.pid));
     let mut words = first.map_or_else(Vec::new, |process| process.command());
-    // Show the name without the directory.
     if let Some(name) = words.first().and_then(|word| word.rsplit('/').next().map(String::from)) {
         words[0] = name;
     }

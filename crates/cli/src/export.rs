@@ -1,7 +1,6 @@
 //! `softswap export`: metrics of all programs under softswap, over HTTP, for Prometheus.
 //!
-//! Clients are untrusted: they may send any bytes, arbitrarily slowly. So the resources of a
-//! connection are bounded: one request, a maximum head size, a maximum time. One thread serves all
+//! Clients are untrusted, so the resources of a connection are bounded. One thread serves all
 //! connections, another collects the figures.
 
 use crate::discover::TreeCollector;
@@ -29,22 +28,19 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-/// Time for which an answer is reused.
 const FRESH: Duration = Duration::from_millis(500);
 const INDEX: &str = "softswap: /metrics has the metrics\n";
 
-/// Maximum number of connections. Further ones wait in the kernel.
+/// Further connections wait in the kernel.
 const MAX_CONNECTIONS: usize = 512;
-/// Timeout for a request's head. It also bounds the wait of other clients if idle connections use
-/// up [`MAX_CONNECTIONS`].
+/// Also bounds the wait of other clients if idle connections use up [`MAX_CONNECTIONS`].
 const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// Maximum duration of a connection. A client that has not read the answer by then does not get it.
+/// A client that has not read the answer by then does not get it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limits for draining unread input: closing a socket with unread bytes would discard the answer.
+/// Closing a socket with unread bytes would discard the answer.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_DRAIN_BYTES: u64 = 1 << 20;
-/// Pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serve metrics of programs that run under softswap, for Prometheus.
@@ -127,7 +123,6 @@ async fn serve(listener: &TcpListener) -> ! {
     }
 }
 
-/// Answers one request and closes the connection.
 async fn converse(stream: TcpStream, figures: Arc<Mutex<Figures>>) {
     let service = service_fn(|request| Box::pin(respond(request, Arc::clone(&figures))));
     let mut connection = http1::Builder::new()
@@ -166,7 +161,7 @@ async fn respond(
     Ok(response)
 }
 
-/// Returns the metrics, at most [`FRESH`] old. Concurrent requests share one collection.
+/// Concurrent requests share one collection.
 async fn fresh(figures: Arc<Mutex<Figures>>) -> (StatusCode, Bytes) {
     let mut figures = figures.lock_owned().await;
     match spawn_blocking(move || figures.fresh()).await {
@@ -175,7 +170,6 @@ async fn fresh(figures: Arc<Mutex<Figures>>) -> (StatusCode, Bytes) {
     }
 }
 
-/// The last metrics, and their collector.
 struct Figures {
     collector: TreeCollector,
     last: Option<(Instant, Bytes)>,

@@ -9,7 +9,6 @@ use softswap_view::units::visible;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Exits with the parser's message, and with a hint for common mistakes.
 pub(crate) fn exit<C: Parser + CommandFactory>(mut error: clap::Error) -> ! {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some(hint) = hint::<C>(&error, &words) {
@@ -19,7 +18,6 @@ pub(crate) fn exit<C: Parser + CommandFactory>(mut error: clap::Error) -> ! {
     error.exit()
 }
 
-/// Actions of `softswap ctl`.
 const ACTIONS: [&str; 5] = ["get", "set", "populate", "park", "unpark"];
 
 /// Returns a hint for words in the wrong order, and for a name in place of a PID.
@@ -66,7 +64,6 @@ fn hint_for_pid(words: &[OsString]) -> Option<String> {
     }
 }
 
-/// Returns the command line of `softswap ctl` with these words, in the right order.
 fn ctl_line(pid: &str, words: &[&str]) -> String {
     let rest: Vec<&str> =
         words.iter().filter(|word| **word != pid).flat_map(|word| word.split('=')).collect();
@@ -119,7 +116,7 @@ fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> 
     let shown = |word: &OsString| visible(&without_password(&word.to_string_lossy()));
     let mut tip: Vec<_> = line.clone().map(|word| quoted(&shown(&word))).collect();
     C::try_parse_from(line.clone()).ok()?;
-    // Without the last word the program is missing if that word is the program.
+    // If parsing fails without the last word, that word is the program.
     let is_program = C::try_parse_from(line.take(words.len() + 1)).is_err();
     if let Some(last) = words.last().filter(|last| is_program && is_command_line(last)) {
         tip.pop();
@@ -133,7 +130,7 @@ fn is_command_line(name: &OsStr) -> bool {
     name.to_string_lossy().contains(' ') && !Path::new(name).exists()
 }
 
-/// Returns a command line as words; a shell runs it if it has operators of the shell.
+/// A shell must run the line if it has operators of the shell.
 fn unquoted(line: String) -> String {
     match line.contains(['|', '&', ';', '<', '>']) {
         true => format!("sh -c {}", quoted(&line)),

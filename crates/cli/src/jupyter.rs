@@ -93,7 +93,6 @@ fn bad(why: String) -> Refusal {
     Refusal::usage(format!("jupyter: {why}"))
 }
 
-/// Returns the names of softswap's kernels, in order.
 fn kernels(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| runs_softswap(&entry.path()));
@@ -103,7 +102,6 @@ fn kernels(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Returns true if the kernel in `dir` runs under `softswap run`.
 fn runs_softswap(dir: &Path) -> bool {
     let text = fs::read_to_string(dir.join("kernel.json")).unwrap_or_default();
     let kernel: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -174,15 +172,13 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(fits) && !name.starts_with('.')
 }
 
-/// Returns the Python in softswap's own directory (a virtual environment, activated or not);
-/// otherwise `python3`, to be searched in PATH.
+/// Softswap's own directory may be a virtual environment, activated or not.
 fn python_of_environment(own: &Path) -> PathBuf {
     let sibling = own.with_file_name("python3");
     if sibling.is_file() { sibling } else { PathBuf::from("python3") }
 }
 
-/// Returns the absolute path of a Python that can run kernels. Links are not resolved: a virtual
-/// environment's Python is a link.
+/// Links are not resolved: a virtual environment's Python is a link.
 fn python(named: &Path) -> Result<PathBuf, Refusal> {
     let path = program::find(named.as_os_str())?;
     let path = std::path::absolute(&path).unwrap_or(path);

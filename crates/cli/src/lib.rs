@@ -1,20 +1,13 @@
 //! The `softswap` command.
 //!
-//! - `run` starts a program with the runtime preloaded and remains its parent.
-//! - `stat` and `ctl` query and control such a program; `top` shows and `export` serves all of
-//!   them; `record` samples the faults of one.
-//! - `report` and `advise` read the output of `run`.
-//! - `mkswap` makes a file or device a swap area, `swapon-check` checks one; `doctor` tests this
-//!   machine.
-//! - `jupyter` creates notebook kernels that run under `softswap run`.
-//! - `bench` and `analyze` call `softswap-bench`, `remote` calls `softswap-remote`.
+//! `run` starts a program with the runtime preloaded and remains its parent. `stat` and `ctl` query
+//! and control such a program. `bench`, `analyze` and `remote` call separate programs.
 //!
-//! `run` prints to standard error, the others to standard output.
+//! `run` prints to standard error, the other commands to standard output.
 //!
 //! The library exists for `softswap-bench`, and for fuzzing the parsers of untrusted input.
 #![forbid(unsafe_code)]
 
-// What `softswap-bench` shares:
 #[doc(hidden)]
 pub mod refusal;
 #[doc(hidden)]

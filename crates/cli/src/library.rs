@@ -10,14 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub const NAME: &str = "libsoftswap.so";
-/// Environment variable with the library's path.
 pub const VARIABLE: &str = "SOFTSWAP_LIBRARY";
 
-/// Symbol that only this library exports.
 const SYMBOL: &[u8] = b"softswap_runtime";
 
-/// Finds the library to preload: named by the environment, in the directory of the executable (a
-/// build directory), or where `make install` puts it.
+/// Searches the environment's path, the executable's directory, and where `make install` puts it.
 pub fn find() -> Result<PathBuf, Refusal> {
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let places = match &named {
@@ -37,20 +34,19 @@ pub fn find() -> Result<PathBuf, Refusal> {
     };
     let found = found.canonicalize().unwrap_or_else(|_| found.clone());
     fit_for_preload(&found)?;
-    // Check only a path that the user has given. If it were another file, the loader would only
-    // warn, and start the program without softswap.
+    // If a path given by the user were another file, the loader would only warn and start the
+    // program without softswap.
     if named.is_some() {
         check_library(&found)?;
     }
     Ok(found)
 }
 
-/// Returns the path of this executable; softswap's other programs are in the same directory.
+/// The directory also has softswap's other programs.
 pub fn own_executable() -> Result<PathBuf, Refusal> {
     std::env::current_exe().or_own("cannot find softswap's own executable")
 }
 
-/// Explains why a program in this executable's directory cannot be run.
 pub(crate) fn not_run(program: &Path, what_it_does: &str, error: &io::Error) -> String {
     let (shown, name) = (program.display(), program.file_name().unwrap_or_default().display());
     match error.kind() {
@@ -83,8 +79,7 @@ fn places_for(exe: &Path) -> Vec<PathBuf> {
     vec![dir.join(NAME), prefix.join("lib/softswap").join(NAME)]
 }
 
-/// Removes the variables of a managed program from the environment of a command: this process may
-/// run under another softswap.
+/// This process may run under another softswap.
 pub fn remove_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.as_bytes().starts_with(ENV_PREFIX.as_bytes()) {
@@ -93,7 +88,6 @@ pub fn remove_variables(command: &mut Command) {
     }
 }
 
-/// Returns the value of LD_PRELOAD with the library before other preloads.
 pub fn preloading(library: &Path) -> OsString {
     let mut preload = OsString::from(library);
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -103,8 +97,7 @@ pub fn preloading(library: &Path) -> OsString {
     preload
 }
 
-/// Removes the library from the preloads of a command: inside another run the command inherits
-/// them.
+/// Inside another run a command inherits the preloads.
 pub(crate) fn remove_preload(command: &mut Command) {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_other = |path: &&[u8]| !path.is_empty() && !path.ends_with(NAME.as_bytes());
@@ -116,8 +109,7 @@ pub(crate) fn remove_preload(command: &mut Command) {
     };
 }
 
-/// Rejects paths that LD_PRELOAD cannot express: colons and spaces separate its entries, and it has
-/// no quoting.
+/// Colons and spaces separate entries of LD_PRELOAD, which has no quoting.
 fn fit_for_preload(path: &Path) -> Result<(), Refusal> {
     let text = path.to_str().unwrap_or(" ");
     if text.contains([':', ' ', '\t', '\n', '$']) {

@@ -4,7 +4,6 @@ use crate::refusal::{FAILED, Refusal, plain};
 use softswap_view::units::visible;
 use std::io::{ErrorKind, Write};
 
-/// Replaces terminal control characters in text of several lines, which may contain file names.
 pub(crate) fn lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
@@ -12,8 +11,7 @@ pub(crate) fn lines(text: &str) -> String {
 /// Prints text with a final newline. Returns false if the reader has closed the pipe.
 ///
 /// # Errors
-/// If the text cannot be written, for example to a full disk: a script must not mistake missing
-/// output for an answer.
+/// If the text cannot be written: a script must not mistake missing output for an answer.
 pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
     let mut stdout = std::io::stdout();
     let written = stdout.write_all(format!("{}\n", text.trim_end()).as_bytes());
@@ -27,8 +25,7 @@ pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
     }
 }
 
-/// Writes a line to standard error. Ignores errors: a closed pipe must change neither the command nor
-/// its exit status.
+/// Ignores errors: a closed pipe must not change the exit status.
 pub(crate) fn print_message(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -6,9 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file that is opened before the work starts, so that an unwritable path is refused early. Until
-/// it is written, an existing file is unchanged. On drop, a new file is removed unless all of it
-/// was written.
+/// Opened before the work starts, so that an unwritable path is refused early. On drop, a new file
+/// is removed unless all of it was written.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -27,7 +26,7 @@ impl OutputFile {
         status: u8,
         remedy: &str,
     ) -> Result<OutputFile, Refusal> {
-        // Only a file that this process creates may be removed on drop. A dangling link is refused.
+        // Only a file that this process creates may be removed on drop.
         let opened = match OpenOptions::new().write(true).create_new(true).open(path) {
             Ok(file) => Ok((file, true)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -52,7 +51,7 @@ impl OutputFile {
         Ok(OutputFile { file, path: path.to_path_buf(), is_new })
     }
 
-    /// Returns true if `path` refers to this file, and it is a regular file.
+    /// Always false for a file that is not regular.
     pub fn is_at(&self, path: &Path) -> bool {
         let (Ok(own), Ok(other)) = (self.file.metadata(), path.metadata()) else { return false };
         own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
@@ -73,7 +72,7 @@ impl OutputFile {
     }
 }
 
-/// Returns the directory of a file if it does not exist.
+/// `None` if the directory exists.
 fn missing_directory(path: &Path) -> Option<&Path> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty())?;
     std::fs::metadata(dir)

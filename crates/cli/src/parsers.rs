@@ -12,12 +12,10 @@ pub fn pool(text: &str) -> Option<PoolLimit> {
     resolve::parse_pool(text).ok()
 }
 
-/// Parses one swap area with its options.
 pub fn area(text: &str) -> Result<AreaSpec, String> {
     areas::parse(text)
 }
 
-/// Splits the value of a variable into swap areas.
 pub fn each_area(text: &str) -> impl Iterator<Item = &str> {
     areas::each(text)
 }
@@ -30,8 +28,6 @@ pub fn settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
     resolve::parse_settings_file(text)
 }
 
-/// Returns the mount point and the chain of groups of each control group hierarchy, from the texts
-/// of `mountinfo` and `cgroup`.
 pub fn control_groups(mountinfo: &str, membership: &str) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let found = memory_limits::hierarchies_of(mountinfo, membership);
     found
@@ -40,7 +36,6 @@ pub fn control_groups(mountinfo: &str, membership: &str) -> Vec<(PathBuf, Vec<Pa
         .collect()
 }
 
-/// Returns PID and displayed name of the process with this `status`.
 pub fn process_status(status: &str) -> Option<(u32, String)> {
     control_client::Process::of_status(status).map(|process| (process.pid, process.name))
 }

@@ -8,14 +8,12 @@ use softswap_engine::base::access::Access;
 /// Part of each stack that is swapped in, from the stack pointer up.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Memory to swap in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum From {
     Address(usize),
     AllStacks,
 }
 
-/// Parses an address or `all-stacks`.
 pub(crate) fn from(text: &str) -> Result<From, String> {
     match text {
         "all-stacks" => Ok(From::AllStacks),
@@ -29,7 +27,6 @@ pub(crate) fn number(text: &str) -> Result<usize, String> {
     })
 }
 
-/// Swaps the memory in. Returns the lines to print.
 pub(crate) fn populate(pid: u32, from: From, len: Option<usize>) -> Result<String, Refusal> {
     match (from, len) {
         (From::Address(address), Some(len)) => {
@@ -42,14 +39,13 @@ pub(crate) fn populate(pid: u32, from: From, len: Option<usize>) -> Result<Strin
     }
 }
 
-/// Returns the process that has answered, and the length of the part that was swapped in.
+/// Returns the process that answered, and the length that was swapped in.
 fn touch(pid: u32, address: usize, len: usize) -> Result<(Process, u64), Refusal> {
     let (process, body) = query(pid, &Request::Touch(address, len, Access::Read))?;
     let touched = pairs(&body).find(|(key, _)| *key == TOUCHED).and_then(|(_, it)| it.parse().ok());
     Ok((process, touched.unwrap_or(0)))
 }
 
-/// Swaps in the stack of each waiting thread.
 fn all_stacks(pid: u32) -> Result<String, Refusal> {
     let (process, _) = touch(pid, 0, 0)?;
     let what = format!("process {}: its stack pointers cannot be read", process.pid);
@@ -61,8 +57,7 @@ fn all_stacks(pid: u32) -> Result<String, Refusal> {
     Ok(format!("stacks = {}\n{TOUCHED} = {touched}\n", pointers.len()))
 }
 
-/// Returns the stack pointers of the program's threads that wait in a system call or a fault. A
-/// running thread has none.
+/// Covers threads that wait in a system call or a fault. A running thread has no stack pointer.
 fn stack_pointers(pid: u32) -> std::io::Result<Vec<usize>> {
     let mut pointers = Vec::new();
     for thread in program_threads(pid, usize::MAX)? {

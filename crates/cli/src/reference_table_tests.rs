@@ -4,7 +4,6 @@ use super::Cli;
 use super::reference_tests::REFERENCE;
 use clap::CommandFactory;
 
-/// Returns the table of `run`'s options, from the help.
 fn table_of_run() -> String {
     let cli = Cli::command();
     let run = cli.find_subcommand("run").expect("`run` is a subcommand");

@@ -5,13 +5,12 @@ use clap::{Arg, Command, CommandFactory};
 
 pub(crate) const REFERENCE: &str = include_str!("../../../docs/reference.md");
 
-/// Returns the section of a command: from its heading to the next command's.
 pub(crate) fn section(path: &str) -> Option<&'static str> {
     let (_, text) = REFERENCE.split_once(&format!("# `{path}`\n"))?;
     Some(text.split("# `softswap ").next().unwrap_or(text))
 }
 
-/// Returns true if the text contains the whole word: `--swap-in` is not `--swap`.
+/// Finds whole words only: `--swap-in` is not `--swap`.
 pub(crate) fn names(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.match_indices(word).any(|(at, _)| {
@@ -19,7 +18,6 @@ pub(crate) fn names(text: &str, word: &str) -> bool {
     })
 }
 
-/// Returns the spellings of an argument: `--size`, `-f`, `FILE`, and its possible values.
 fn spellings(arg: &Arg) -> Vec<String> {
     let mut words = Vec::new();
     words.extend(arg.get_long().map(|long| format!("--{long}")));
@@ -34,7 +32,6 @@ fn spellings(arg: &Arg) -> Vec<String> {
     words
 }
 
-/// Adds to `missing` the arguments and subcommands that `part` does not contain.
 fn find_missing(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
     let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
     for word in shown.flat_map(spellings) {

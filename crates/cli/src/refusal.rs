@@ -9,9 +9,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// softswap itself failed, not the program. `env` and `docker run` use the same number.
 pub const OWN: u8 = 125;
-/// The program was found but cannot be run.
 pub const CANNOT_RUN: u8 = 126;
-/// The program was not found.
 pub const NOT_FOUND: u8 = 127;
 
 /// A refusal. The message names the problem, the limit, and what to do.
@@ -30,19 +28,17 @@ impl Refusal {
         Refusal::new(USAGE, message)
     }
 
-    /// Takes a message, or an error that needs no description.
     pub fn own(message: impl fmt::Display) -> Refusal {
         Refusal::new(OWN, message.to_string())
     }
 }
 
-/// Adds a description of the failed action to an error.
 pub trait OrRefuse<T> {
     fn or_text(self, what: impl fmt::Display) -> Result<T, String>;
 
     fn or_status(self, status: u8, what: impl fmt::Display) -> Result<T, Refusal>;
 
-    /// Refuses with the exit status for a failure of softswap itself.
+    /// Exit status [`OWN`].
     fn or_own(self, what: impl fmt::Display) -> Result<T, Refusal>
     where
         Self: Sized,
@@ -50,7 +46,7 @@ pub trait OrRefuse<T> {
         self.or_status(OWN, what)
     }
 
-    /// Refuses with the exit status for an unusable value.
+    /// Exit status [`USAGE`].
     fn or_usage(self, what: impl fmt::Display) -> Result<T, Refusal>
     where
         Self: Sized,

@@ -11,7 +11,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Maximum length of a report. Samples and processes in it are limited, however long the run.
+/// Samples and processes in a report are limited, however long the run.
 const MAX_BYTES: u64 = 64 << 20;
 const TRUNCATED: &str = "its end is missing";
 
@@ -140,7 +140,7 @@ fn failed(why: String) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-/// Returns the summary, or the detailed one if the run printed none.
+/// Returns the detailed summary if the run printed none.
 fn summary_of(report: &Report, is_verbose: bool) -> String {
     match summary::text(report, is_verbose) {
         text if text.is_empty() => summary::text(report, true),
@@ -155,7 +155,6 @@ fn no_report(path: &Path, why: &str) -> Refusal {
     ))
 }
 
-/// Reads the JSON of a report, from a JSON file or a page.
 fn read(path: &Path) -> Result<String, Refusal> {
     let mut content = Vec::new();
     File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut content)).map_err(

@@ -106,7 +106,6 @@ fn figures_of(process: &Process, body: &str) -> Result<Report, Refusal> {
     Ok(Report { pid: Some(pid), settings: settings.collect(), ..figures })
 }
 
-/// Formats the figures of a process, and of its tree if that was requested.
 fn format_figures(
     stat: &Report,
     tree: Option<&TreeStat>,
@@ -126,7 +125,7 @@ fn format_figures(
     Ok(tree + &for_people(stat))
 }
 
-/// Formats JSON; on one line if the output is repeated.
+/// On one line if the output is repeated.
 fn json(it: &impl Serialize, args: &StatArgs) -> Result<String, Refusal> {
     let text = match args.every {
         Some(_) => serde_json::to_string(it),
@@ -145,7 +144,6 @@ fn for_people(stat: &Report) -> String {
     let mut out = summary::text(stat, true);
     out.push_str("  settings\n");
     for (key, value) in &stat.settings {
-        // Writing to a String cannot fail.
         let _ = writeln!(out, "    {key:<20} {value}");
     }
     out

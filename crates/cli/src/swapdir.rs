@@ -12,10 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Free space needed in addition to the reserve, so that swapping can start.
 pub const START_BYTES: u64 = 64 << 20;
-/// Smallest useful swap file.
 pub const MIN_FILE_BYTES: u64 = 16 << 20;
 
-/// Properties of a swap directory that passed [`check`].
 #[derive(Debug, Clone)]
 pub struct SwapDir {
     pub path: PathBuf,
@@ -23,7 +21,7 @@ pub struct SwapDir {
     pub file_system: &'static str,
 }
 
-/// Checks `path` as a swap directory. `asked` names the setting in messages.
+/// `asked` names the setting in messages.
 pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Refusal> {
     let shown = path.display();
     let refuse = |why: String| Refusal::usage(format!("{asked}: {why}"));
@@ -100,7 +98,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     text + ", and was not changed: give a directory with --swap DIR"
 }
 
-/// Returns the kind of content of a file or device if its first bytes are recognized.
+/// `None` if the first bytes are not recognized.
 fn content_of(path: &Path) -> io::Result<Option<&'static str>> {
     let file = fs::OpenOptions::new()
         .read(true)

@@ -44,7 +44,7 @@ pub(crate) struct SwaponCheckArgs {
     path: PathBuf,
 }
 
-/// The JSON output. Fields that do not apply to directories are omitted for a directory.
+/// Fields that do not apply to directories are omitted.
 #[derive(Serialize, Default)]
 struct Found {
     schema: u32,
@@ -55,7 +55,6 @@ struct Found {
     usable_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     area: Option<AreaFacts>,
-    /// Facts about access through the device, with `--raw`.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<RawFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +72,7 @@ struct AreaFacts {
     label: Option<String>,
     uuid: String,
     byte_order: &'static str,
-    /// Number of extents on the device; null if the file system does not report them.
+    /// Null if the file system does not report the extents.
     extents: Option<u64>,
     direct_io: bool,
 }
@@ -164,7 +163,6 @@ fn for_people(found: &Found) -> String {
         units::bytes(found.usable_bytes)
     );
     let mut line = |name: &str, value: String| {
-        // Writing to a String cannot fail.
         let _ = writeln!(out, "  {name:<12} {value}");
     };
     if let Some(file_system) = found.file_system {

@@ -1,5 +1,4 @@
-//! Raw swap files, whose blocks softswap accesses through the device: the checks before the first
-//! write, the measurement for `swapon-check --raw`, and the formatting for `mkswap --raw`.
+//! Raw swap files, whose blocks softswap accesses through the device.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
@@ -16,12 +15,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Number of pages that are read and written through the file and through the device, for
-/// comparison.
+/// Number of pages read and written through the file and through the device.
 const TRIES: usize = 512;
 
-/// A swap file whose block map is verified. Must be dropped after the claimed file: the mark may be
-/// removed only when no process holds the claim.
+/// The block map is verified. Must be dropped after the claimed file: the mark may be removed only
+/// when no process holds the claim.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) file: RawFile,
@@ -29,7 +27,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Claims, checks and marks a file, and verifies its block map.
+    /// Claims and marks a file, and verifies its block map.
     ///
     /// # Errors
     /// If writing the file's blocks through the device is unsafe or impossible.
@@ -47,7 +45,7 @@ impl Raw {
         }
     }
 
-    /// Returns a warning if a defragmenter can move the file's blocks.
+    /// Warns if a defragmenter can move the file's blocks.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         (!self.mark.is_immutable()).then_some(
             "the file cannot be made immutable (by this user, or on this file system), so a \
@@ -56,7 +54,7 @@ impl Raw {
     }
 }
 
-/// Results of `swapon-check --raw`. Times are medians for one page.
+/// Times are medians for one page.
 #[derive(Debug, Serialize)]
 pub(crate) struct RawFacts {
     file_system: &'static str,
@@ -65,7 +63,7 @@ pub(crate) struct RawFacts {
     smallest_bytes: u64,
     median_bytes: u64,
     largest_bytes: u64,
-    /// Number of places per 1000 pages where consecutive pages are not adjacent on the device.
+    /// Number of places where consecutive pages are not adjacent on the device.
     breaks_per_1000_pages: f64,
     immutable: bool,
     file_read_us: f64,
@@ -75,7 +73,7 @@ pub(crate) struct RawFacts {
 }
 
 impl RawFacts {
-    /// Measures both ways of access to a verified file. Overwrites pages of the area.
+    /// The file is verified. Overwrites pages of the area.
     pub(crate) fn of(raw: &Raw, area: &Activated) -> io::Result<RawFacts> {
         let file = &raw.file;
         let mut sizes: Vec<u64> = file.map.iter().map(|extent| extent.pages * PAGE_BYTES).collect();
@@ -95,7 +93,7 @@ impl RawFacts {
             times.collect::<io::Result<Vec<_>>>().map(median_us)
         };
         let file_write_us = raw.mark.lifted(|| write(0))??;
-        // While the file was not immutable, its blocks may have moved.
+        // The blocks may have moved while the file was not immutable.
         let checked = file.check_not_open(area).and_then(|()| file.check_unchanged(area));
         checked.map_err(io::Error::other)?;
         let device_write_us = write(1)?;
@@ -140,7 +138,6 @@ impl RawFacts {
     }
 }
 
-/// Returns a number of extents as text.
 pub(crate) fn extents(number: usize) -> String {
     format!("{} {}", units::count(number as u64), if number == 1 { "extent" } else { "extents" })
 }
@@ -168,8 +165,7 @@ fn places(raw: &Raw, area: &Activated) -> io::Result<Vec<[u64; 2]>> {
     Ok(words.iter().filter_map(place).collect())
 }
 
-/// Transfers each page through the file (way 0) and the device (way 1), in alternating order.
-/// Returns the median time of each way.
+/// Alternates between the file (way 0) and the device (way 1). Returns each way's median.
 fn medians_us(
     places: &[[u64; 2]],
     mut transfer: impl FnMut(usize, u64) -> io::Result<usize>,
@@ -196,7 +192,7 @@ fn median_us(mut times: Vec<Duration>) -> f64 {
     times.get(times.len() / 2).map_or(0.0, |time| time.as_nanos() as f64 / 1000.0)
 }
 
-/// Checks, before softswap writes to a file, that the file can be a raw area once formatted.
+/// Checks that a file can be a raw area once formatted.
 ///
 /// # Errors
 /// If the file system or device does not support raw access.
@@ -205,8 +201,8 @@ pub(crate) fn check_below(file: &SwapFile) -> Result<(), RawError> {
     open_below(file).map(drop)
 }
 
-/// Calls `act` with a buffer of zeroes, aligned for direct I/O, and the offset of each part of a
-/// file. `act` returns the number of bytes that it has transferred; 0 is an error.
+/// Calls `act` with zeroes, aligned for direct I/O, and the offset of each part of a file. `act`
+/// returns the number of bytes that it has transferred; 0 is an error.
 fn each_part(
     bytes: u64,
     mut act: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
@@ -226,13 +222,12 @@ fn each_part(
     Ok(())
 }
 
-/// Writes zeroes to all of a file, so that it has no unwritten extents.
+/// After this the file has no unwritten extents.
 pub(crate) fn fill(file: &SwapFile, bytes: u64) -> io::Result<()> {
     each_part(bytes, |part, at| file.write_at(part, at))?;
     file.sync()
 }
 
-/// Returns true if a byte of the file is not zero.
 pub(crate) fn has_data(file: &SwapFile, bytes: u64) -> io::Result<bool> {
     let mut is_zero = true;
     each_part(bytes, |part, at| match is_zero {

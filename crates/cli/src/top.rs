@@ -48,7 +48,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         ));
     }
     let mut collector = TreeCollector::new();
-    // If `root_of` fails, all trees are collected, which is slower but explains why a PID is wrong.
+    // Collecting all trees is slower but explains why a PID is wrong.
     let root = |pid| root_of(pid).map_or_else(|| collector.tree_of(pid).map(|tree| tree.root), Ok);
     let only = args.pid.map(root).transpose()?;
     let options = Options {
@@ -61,8 +61,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes standard input the controlling terminal if it is no terminal, as below `xargs`. Returns
-/// false if there is none.
+/// Uses the controlling terminal if standard input is none, as below `xargs`.
 fn reads_terminal() -> bool {
     std::io::stdin().is_terminal()
         || std::fs::File::open("/dev/tty")
@@ -80,7 +79,6 @@ fn set(pid: u32, key: &str, value: &str) -> Result<String, String> {
     Ok(changed.chain(note).collect::<Vec<_>>().join(", "))
 }
 
-/// Returns the PID of the `softswap run` above a process, or `pid` if that is a `softswap run`.
 /// Reads environments only, because the processes might be too busy to answer.
 fn root_of(pid: u32) -> Option<u32> {
     let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
@@ -94,7 +92,7 @@ fn root_of(pid: u32) -> Option<u32> {
     root(pid).or_else(|| children.into_iter().find_map(root).filter(|root| *root == pid))
 }
 
-/// Returns true if the first locale variable that is set names UTF-8.
+/// Uses the first locale variable that is set.
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
     let first = locale.into_iter().find(|value| !value.is_empty()).unwrap_or_default();

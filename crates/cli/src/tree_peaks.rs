@@ -7,17 +7,15 @@ use softswap_view::report::{LeftOut, Process, Tree};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Number of processes kept for the report: half of them with the highest usage, the others with
-/// the longest waits.
+/// Half of the kept processes have the highest usage, the others the longest waits.
 const KEPT: usize = 100;
 
-/// Peaks of a tree over its samples.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TreePeaks {
     pub(crate) tree: Tree,
     /// Running processes that are not among the kept ones.
     others: HashMap<u32, Process>,
-    /// Sums of exited processes that are not among the kept ones.
+    /// Exited processes that are not among the kept ones.
     gone: LeftOut,
     pub(crate) program_pid: u32,
 }
@@ -30,7 +28,6 @@ fn add(sum: &mut LeftOut, process: &Process) {
 }
 
 impl TreePeaks {
-    /// Adds a sample of a tree whose processes use `used_bytes` together.
     pub(crate) fn raise(&mut self, now: &TreeReport, used_bytes: u64) {
         let tree = &mut self.tree;
         tree.budget_bytes = now.budget_bytes;
@@ -56,7 +53,6 @@ impl TreePeaks {
         self.fold_others();
     }
 
-    /// Keeps the most important processes, and sums of the other processes.
     fn fold_others(&mut self) {
         let tree = &mut self.tree;
         if tree.largest.len() > KEPT {
@@ -73,13 +69,12 @@ impl TreePeaks {
         tree.faults_by_tier = TIERS.map(of_tier).into();
     }
 
-    /// Returns true if the started program was the only process.
+    /// Returns true if the program was the only process of the tree.
     pub(crate) fn is_of_one(&self) -> bool {
         self.tree.largest.iter().all(|process| process.pid == self.program_pid)
     }
 }
 
-/// Returns the counters of all processes.
 pub(crate) fn counts_of(tree: &Tree) -> Counts {
     let kept = tree.largest.iter().map(|process| &process.counts);
     kept.fold(tree.left_out.counts, |all, counts| all.and(counts))
@@ -126,7 +121,6 @@ mod tests {
         let kept = |pid| peaks.tree.largest.iter().any(|process| process.pid == pid);
         assert!(kept(111) && kept(121) && peaks.tree.largest[0].pid == 111);
         assert_eq!((peaks.tree.processes_peak, peaks.tree.largest.len()), (130, KEPT));
-        // Counters of exited processes still count.
         raise(&mut peaks, (201..=250).map(|pid| process(pid, 3_000, 2)).collect());
         let LeftOut { processes, faults, .. } = peaks.tree.left_out;
         assert_eq!((processes, faults), (80, 800));

@@ -1,5 +1,4 @@
-//! Figures of a process tree that shares one budget: `softswap run` sends them, and `softswap stat`
-//! shows them.
+//! Figures of a process tree with a shared budget, which `softswap run` sends to `softswap stat`.
 
 use serde::Serialize;
 use softswap_engine::api::control_protocol::pairs;
@@ -8,7 +7,6 @@ use softswap_view::summary::process_table;
 use softswap_view::units::{bytes, visible};
 use std::fmt::Write as _;
 
-/// Current figures of a tree.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 pub(crate) struct TreeReport {
     pub(crate) budget_bytes: u64,
@@ -16,7 +14,6 @@ pub(crate) struct TreeReport {
     /// Sum of the usage that the processes have published.
     pub(crate) used_bytes: u64,
     pub(crate) turns: Turns,
-    /// `None` if the tree is not parked.
     pub(crate) parked: Option<Parked>,
     pub(crate) processes: Vec<Process>,
     /// Running processes without a share of the budget.
@@ -26,13 +23,12 @@ pub(crate) struct TreeReport {
 #[derive(Debug, Clone, Copy, Default, Serialize, PartialEq, Eq)]
 pub(crate) struct Turns {
     pub(crate) taken: u64,
-    /// Owner of the present turn; 0 if there is none.
+    /// 0 without a turn.
     pub(crate) owner_pid: u32,
     /// Time for which processes have taken turns, in seconds.
     pub(crate) taking_s: u64,
 }
 
-/// Progress of parking a tree.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Parking {
@@ -40,24 +36,21 @@ pub(crate) enum Parking {
     Stopped,
 }
 
-/// A parked tree.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq)]
 pub(crate) struct Parked {
     pub(crate) progress: Parking,
-    /// Number of stopped processes, and of all.
     pub(crate) stopped: u64,
     pub(crate) processes: u64,
-    /// Anonymous memory of all processes in DRAM before, and now.
+    /// Anonymous memory in DRAM before, and now.
     pub(crate) before_bytes: u64,
     pub(crate) left_bytes: u64,
-    /// Process with most of what is left.
     pub(crate) largest_pid: u32,
     pub(crate) largest_bytes: u64,
     pub(crate) largest_sleeps: bool,
 }
 
 impl Parked {
-    /// Memory in DRAM from which a process is named.
+    /// From this size a process is named.
     const NAMED_BYTES: u64 = 32 << 20;
 
     fn to_text(self) -> String {
@@ -120,7 +113,7 @@ impl TreeReport {
         }
     }
 
-    /// Formats the report for the control socket, one fact per line.
+    /// Writes one fact per line, for the control socket.
     pub(crate) fn to_text(&self) -> String {
         let Turns { taken, owner_pid, taking_s } = self.turns;
         let mut text = format!(
@@ -131,7 +124,6 @@ impl TreeReport {
         for process in &self.processes {
             let Process { pid, granted_bytes, used_bytes, used_peak_bytes, .. } = process;
             let Process { faults, stalled_ns, name, .. } = process;
-            // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
                 "process {pid} {granted_bytes} {used_bytes} {used_peak_bytes} {faults} \
@@ -146,8 +138,7 @@ impl TreeReport {
         text
     }
 
-    /// Parses the output of [`TreeReport::to_text`]; `None` if a process, not `softswap run`, has
-    /// answered.
+    /// Returns `None` if a process, not `softswap run`, has answered.
     pub(crate) fn parse(body: &str) -> Option<TreeReport> {
         let (mut budget_bytes, mut processes, mut unmanaged) = (None, Vec::new(), Vec::new());
         let (mut turns, mut parked) = (Turns::default(), None);

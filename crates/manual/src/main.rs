@@ -1,6 +1,4 @@
-//! Writes the files to install below `share` with the command: a man page for each of its commands,
-//! and completions for bash, zsh and fish. They are generated from the definitions that parse the
-//! command line, so they always agree with it.
+//! Writes the man pages and the completions, from the definitions that parse the command line.
 #![forbid(unsafe_code)]
 
 use clap::builder::{PossibleValuesParser, Resettable};
@@ -19,7 +17,7 @@ use std::{fs, io};
 const NAME: &str = "softswap";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Paths below `share` in which each shell searches for completions.
+/// Paths below `share` in which each shell searches.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/softswap"),
     (Shell::Zsh, "zsh/site-functions/_softswap"),
@@ -55,8 +53,7 @@ fn write(share: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the whole command line, with `bench`, `analyze` and `remote` as defined by the programs
-/// that implement them.
+/// Includes `bench`, `analyze` and `remote` as defined by the programs that implement them.
 fn definition() -> Command {
     let mut whole = softswap_cli::command();
     for other in softswap_bench::command().get_subcommands() {
@@ -73,13 +70,12 @@ fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| !below.is_hide_set())
 }
 
-/// Returns a copy without hidden options and commands, which are for developers and softswap
-/// itself.
+/// Hidden options and commands are for developers and softswap itself.
 fn without_hidden(command: &Command) -> Command {
-    // clap keeps names until the process exits, which is soon here.
+    // clap keeps names until the process exits.
     let name: &'static str = command.get_name().to_string().leak();
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
-    // Remove conflicts, because they may be with hidden arguments.
+    // Conflicts may be with hidden arguments.
     let apart = |argument: &Arg| argument.clone().conflicts_with(Resettable::<Id>::Reset);
     Command::new(name)
         .about(command.get_about().cloned().unwrap_or_default())
@@ -88,7 +84,6 @@ fn without_hidden(command: &Command) -> Command {
         .subcommands(shown(command).map(without_hidden))
 }
 
-/// Returns the name of a command's page, such as `softswap-bench-swap`.
 fn page_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or(command.get_name())
 }
@@ -126,7 +121,6 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns the usage as in the help, with values.
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let mut roff = Roff::new();
@@ -137,8 +131,7 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-/// Formats the text after the options. Prose is refilled. Examples become a section and keep their
-/// lines. `TERM  meaning` becomes an item.
+/// Prose is refilled. Examples become a section. `TERM  meaning` becomes an item.
 fn notes_section(notes: &str) -> Roff {
     let mut roff = Roff::new();
     let (mut in_example, mut in_items, mut has_heading) = (false, false, false);
@@ -177,7 +170,7 @@ fn notes_section(notes: &str) -> Roff {
     roff
 }
 
-/// Returns the values of an option that softswap parses instead of clap, which does not know them.
+/// Returns the values that softswap parses instead of clap.
 fn values(option: &str) -> Option<Vec<&'static str>> {
     match option {
         "codec" => Some(Choice::NAMES.map(|(name, _)| name).to_vec()),
@@ -188,9 +181,7 @@ fn values(option: &str) -> Option<Vec<&'static str>> {
     }
 }
 
-/// Commands whose first operand is the PID of a program under softswap.
 const OF_PIDS: [&str; 3] = ["stat", "ctl", "record"];
-/// Shell command that prints the PIDs of all `softswap run`.
 const PIDS: &str = "$(pgrep -x softswap)";
 
 fn with_values(argument: Arg) -> Arg {
@@ -200,7 +191,7 @@ fn with_values(argument: Arg) -> Arg {
     }
 }
 
-/// Adds to a script the operands that clap_complete omits: PIDs, and the keys of `ctl`.
+/// Adds operands that clap_complete omits: PIDs, and the keys of `ctl`.
 fn with_operands(shell: Shell, script: &str) -> String {
     let keys = LIVE_SETTINGS.map(|setting| setting.key).join(" ") + " turns";
     let mut script = script.to_string();
@@ -238,8 +229,7 @@ fn with_operands(shell: Shell, script: &str) -> String {
     script
 }
 
-/// Returns the section that refers to the parent command's page, or for the top command to the
-/// documents.
+/// Refers to the parent command's page, or for the top command to the documents.
 fn see_also(command: &Command) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
@@ -266,7 +256,7 @@ mod tests {
         shown(command).for_each(|below| names(below, found));
     }
 
-    /// Returns the output of a tool; `None` if it is not installed.
+    /// `None` if the tool is not installed.
     fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<Output> {
         let mut process = Process::new(tool);
         process.args(arguments).arg(file).env("LC_ALL", "C.UTF-8").env("MANWIDTH", "80");
@@ -301,7 +291,6 @@ mod tests {
         assert_eq!(fs::read_dir(share.path().join("man/man1")).unwrap().count(), expected.len());
     }
 
-    /// Splits a shell's line into commands, each a list of words.
     fn commands(line: &str) -> Vec<Vec<String>> {
         let (mut all, mut words) = (Vec::new(), Vec::new());
         let (mut word, mut quote) = (None::<String>, None::<char>);
@@ -325,8 +314,7 @@ mod tests {
         all
     }
 
-    /// Asserts that `softswap` accepts the arguments that each `softswap` in a shell's line has.
-    /// Returns the number of these commands.
+    /// Returns the number of `softswap` commands in the line.
     fn assert_accepted(line: &str, place: &str) -> usize {
         let mut count = 0;
         for words in commands(line) {
@@ -378,7 +366,6 @@ mod tests {
         assert!(count > 60, "only {count} commands were found");
     }
 
-    /// Asserts that a command and each command below it have examples.
     fn assert_has_examples(command: &Command) {
         let name = page_name(command);
         let notes = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Result of one check, and of all checks, formatted as a table: aligned lines for each check.
+//! Result of a check, and all results as a table.
 
 use serde::Serialize;
 use std::fmt::Write;
@@ -22,11 +22,9 @@ pub(super) enum Status {
 pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) status: Status,
-    /// Result of the check.
     pub(super) detail: String,
     /// Substitute that softswap uses if the feature is missing.
     pub(super) instead: Option<String>,
-    /// Command that provides the feature.
     pub(super) fix: Option<String>,
 }
 
@@ -63,8 +61,6 @@ pub(super) struct Diagnosis {
     pub(super) checks: Vec<Check>,
 }
 
-/// Returns true if standard output is a terminal, NO_COLOR is unset or empty, and TERM is not
-/// `dumb`.
 pub(super) fn is_colour_enabled() -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -75,7 +71,6 @@ pub(super) fn table(diagnosis: &Diagnosis, colour: bool) -> String {
     let width = diagnosis.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for check in &diagnosis.checks {
-        // Writing to a String cannot fail.
         let _ = write_check(&mut out, check, width, colour);
     }
     let count = |status| diagnosis.checks.iter().filter(|check| check.status == status).count();

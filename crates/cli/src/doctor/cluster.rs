@@ -10,7 +10,6 @@ use std::process::Command;
 
 const NAME: &str = "swap-cluster";
 
-/// Output of `softswap remote check --json`.
 #[derive(Deserialize)]
 struct Answer {
     result: Report,
@@ -29,7 +28,6 @@ struct Server {
     median_read_us: u64,
 }
 
-/// Checks a cluster as `softswap run --swap URL` would use it.
 pub(super) fn checks(url: &str, has_local_disk: bool) -> Vec<Check> {
     let url = match areas::resolved_url(url, has_local_disk) {
         Ok(url) => url,
@@ -61,7 +59,7 @@ pub(super) fn checks(url: &str, has_local_disk: bool) -> Vec<Check> {
     checks
 }
 
-/// Runs the check. `softswap-remote` looks up the password itself, so it is not passed.
+/// `softswap-remote` looks up the password itself, so it is not passed.
 fn query(url: &str) -> Result<Report, String> {
     let own = std::env::current_exe().map_err(|error| plain(&error))?;
     let mut command = Command::new(own.with_file_name(PROGRAM));

@@ -1,5 +1,4 @@
-//! Checks of the kernel's features: userfaultfd, page protection, seccomp, io_uring, and the
-//! address space for managed memory.
+//! Checks of the kernel's features and of the address space for managed memory.
 
 use super::check::Check;
 use super::limits::Surroundings;
@@ -174,8 +173,7 @@ fn window(around: &Surroundings) -> Check {
     )
 }
 
-/// Returns a remedy for a refused system call: a looser seccomp filter if there is a filter,
-/// otherwise a kernel of at least `version`, for ENOSYS also one built with `option`.
+/// The remedy is a looser seccomp filter or a kernel of `version`, for ENOSYS built with `option`.
 fn refused_call(around: &Surroundings, error: &io::Error, version: &str, option: &str) -> String {
     match error.raw_os_error() {
         _ if around.filtered() => around.allowing_profile(),

@@ -13,18 +13,15 @@ use std::path::Path;
 
 /// Linux's default of `vm.max_map_count`, which suffices.
 const ENOUGH_MAPPINGS: u64 = 65_530;
-/// Limit of locked memory that suffices for io_uring's rings, which kernels before 5.12 charge to
-/// it.
+/// Suffices for io_uring's rings, which kernels before 5.12 charge to the limit.
 const ENOUGH_LOCKED_BYTES: u64 = 1 << 20;
 
-/// Facts that several checks use.
 #[derive(Debug)]
 pub(super) struct Surroundings {
     container: Option<&'static str>,
     /// `Seccomp:` of /proc/self/status; 2 is a filter.
     seccomp_mode: Option<u64>,
     no_new_privs: bool,
-    /// True if this process itself runs under `softswap run`.
     is_managed: bool,
     distribution: String,
 }
@@ -49,25 +46,20 @@ impl Surroundings {
         self.is_managed
     }
 
-    /// Returns a comment for commands that change kernel settings: inside a container they must run
-    /// on the host.
+    /// In a container, kernel settings must be changed on the host.
     pub(super) fn host_comment(&self) -> &'static str {
         if self.container.is_some() { "   # on the host" } else { "" }
     }
 
-    /// Returns true if this process has inherited a seccomp filter, for example of a container or a
-    /// service.
     pub(super) fn filtered(&self) -> bool {
         self.seccomp_mode == Some(2)
     }
 
-    /// Returns the value of a kernel setting: a file in /proc/sys.
     pub(super) fn sysctl(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
         Some(text.trim().to_string())
     }
 
-    /// Returns the command that installs a kernel of at least `version`.
     pub(super) fn newer_kernel(&self, version: &str) -> String {
         let command = match self.distribution.as_str() {
             "debian" => {
@@ -89,7 +81,6 @@ impl Surroundings {
         format!("{command} && sudo reboot   # Linux {version} or newer")
     }
 
-    /// Returns how to create a profile by [`super::seccomp_profile`] and run a container with it.
     pub(super) fn allowing_profile(&self) -> String {
         let runtime = match self.container {
             Some("docker") => Runtime::Docker,
@@ -113,7 +104,6 @@ impl Surroundings {
         )
     }
 
-    /// Returns how to start softswap without the seccomp filter.
     pub(super) fn looser_container(&self) -> String {
         match self.container {
             None if self.is_managed => "run `softswap doctor` outside of `softswap run`".into(),
@@ -129,7 +119,6 @@ impl Surroundings {
         }
     }
 
-    /// Returns the command that allows a larger reservation of address space.
     pub(super) fn more_address_space(&self) -> String {
         if getrlimit(Resource::As).current.is_some() {
             "ulimit -v unlimited".into()
@@ -184,8 +173,7 @@ fn locked_memory() -> Check {
     )
 }
 
-/// Checks that an encryption key can be created and locked in memory, as each program does at its
-/// start.
+/// Each program creates and locks a key at its start.
 fn key() -> Check {
     const NAME: &str = "encryption-key";
     match Sealer::encrypting() {
@@ -289,7 +277,7 @@ fn container() -> Option<&'static str> {
     }
 }
 
-/// Returns the family of distributions, from ID and then ID_LIKE.
+/// Uses ID and then ID_LIKE.
 fn distribution(os_release: &str) -> String {
     const KNOWN: [&str; 7] = ["debian", "ubuntu", "fedora", "rhel", "arch", "suse", "alpine"];
     let value = |key: &str| {

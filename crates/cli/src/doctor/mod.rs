@@ -75,7 +75,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     let mut checks = kernel::checks(&surroundings);
     checks.extend(limits::checks(&surroundings));
     if surroundings.is_managed() {
-        // Commands for the machine do not remove what the run sets up.
+        // Commands for the machine do not change the run's filter and limits.
         checks.iter_mut().filter_map(|check| check.fix.as_mut()).for_each(|fix| {
             *fix = "run `softswap doctor` outside of `softswap run`".into();
         });

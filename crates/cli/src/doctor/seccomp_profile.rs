@@ -23,7 +23,6 @@ pub(super) enum Runtime {
 }
 
 impl Runtime {
-    /// Returns the files that may contain the runtime's default profile.
     fn defaults(self) -> &'static [&'static str] {
         match self {
             Runtime::Docker => &[],
@@ -31,7 +30,6 @@ impl Runtime {
         }
     }
 
-    /// Explains how to get the default profile if it is not found.
     fn source(self) -> String {
         let of_moby = "\n  curl -fsSLO https://raw.githubusercontent.com/moby/profiles/main/seccomp/default.json\n  \
                        softswap doctor --profile";
@@ -56,7 +54,6 @@ impl Runtime {
         }
     }
 
-    /// Explains how to use a profile in `softswap.json`.
     pub(super) fn usage(self) -> &'static str {
         match self {
             Runtime::Docker => "docker run --security-opt seccomp=softswap.json ...",
@@ -68,7 +65,6 @@ impl Runtime {
         }
     }
 
-    /// Returns the runtime's name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Runtime::Docker => "docker",
@@ -78,14 +74,12 @@ impl Runtime {
     }
 }
 
-/// A profile, and a note: the added calls, and how to use the profile.
 pub(super) struct Profile {
     pub(super) json: String,
     pub(super) note: String,
 }
 
-/// Creates a profile from the runtime's default: from `file` (`-` is standard input), or from the
-/// installed one.
+/// Extends the runtime's default from `file` (`-` is standard input), or the installed one.
 pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Refusal> {
     let installed = || runtime.defaults().iter().map(Path::new).find(|path| path.exists());
     let file = file.or_else(installed).ok_or_else(|| Refusal::usage(runtime.source()))?;
@@ -116,7 +110,7 @@ fn read(file: impl Read) -> io::Result<String> {
     }
 }
 
-/// Allows the wanted calls in `profile`. Returns those that were not allowed before.
+/// Returns the calls that were not allowed before.
 fn allow(profile: &mut Value) -> Result<Vec<&'static str>, String> {
     let default = profile["defaultAction"].as_str().map(String::from);
     let rules = profile.get_mut("syscalls").and_then(Value::as_array_mut);
@@ -158,7 +152,7 @@ fn names(rule: &Value) -> impl Iterator<Item = &str> {
     rule["names"].as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Returns true if a rule allows its calls regardless of arguments, capabilities and processor.
+/// True if the rule holds regardless of arguments, capabilities and processor.
 fn always_allows(rule: &Value) -> bool {
     let is_empty = |key: &str| match &rule[key] {
         Value::Array(items) => items.is_empty(),

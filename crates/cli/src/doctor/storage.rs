@@ -66,13 +66,8 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
 
 enum AreaLocation {
     Directory(PathBuf),
-    /// URL of a cluster.
     Cluster(String),
-    /// A file or device, or a raw swap file, whose blocks softswap accesses through the device.
-    Named {
-        path: PathBuf,
-        is_raw: bool,
-    },
+    Named { path: PathBuf, is_raw: bool },
 }
 
 impl AreaLocation {
@@ -89,8 +84,6 @@ impl AreaLocation {
     }
 }
 
-/// Returns the storage that `run` would use, and the setting that selects it: the areas given to
-/// `doctor`, else those of the variable or the settings file, else the default.
 fn chosen(given: &[String], settings: &[Sourced]) -> Vec<(Result<AreaLocation, String>, String)> {
     if !given.is_empty() {
         let from = |text: &str| format!("--swap {}", without_password(text));
@@ -114,7 +107,7 @@ fn directory(dir: &SwapDir) -> Check {
     Check::ok("swap-directory", detail)
 }
 
-/// Checks that a swap file or device can be used, without writing to it. Returns what it is.
+/// Does not write to the area. Returns what it is.
 fn file_or_device(path: &Path) -> Result<String, String> {
     let area = activate(path).map_err(|error| error.to_string())?;
     let kind = if area.is_device { "device" } else { "file" };
@@ -122,7 +115,7 @@ fn file_or_device(path: &Path) -> Result<String, String> {
     Ok(format!("{} ({kind}), {size} for pages", path.display()))
 }
 
-/// Checks that a swap file can be used raw, without writing to it. Returns what it is.
+/// Does not write to the area. Returns what it is.
 fn raw_file(path: &Path) -> Result<String, String> {
     let examine = || {
         let (area, raw) = raw::claim(path)?;
@@ -161,7 +154,6 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
     checks
 }
 
-/// Creates a file and immediately removes its name.
 fn tempfile_in(dir: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
     let path = dir.join(format!(".softswap-doctor-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -190,7 +182,7 @@ fn runtime_library() -> Check {
     }
 }
 
-/// Runs `softswap --version` with the library preloaded. Fails if the loader prints a warning.
+/// Fails if the loader prints a warning.
 fn preload(library: &Path) -> Result<(), Refusal> {
     let tried = std::env::current_exe()
         .and_then(|exe| Command::new(exe).arg("--version").env("LD_PRELOAD", library).output())

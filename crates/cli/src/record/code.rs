@@ -1,5 +1,4 @@
-//! Code of a process: its files, function names, and call stacks, unwound by the exception tables
-//! of compilers.
+//! Code of a process: files, function names, and call stacks by the compilers' unwind tables.
 
 use super::symbols::{Elf, Symbols};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
@@ -14,16 +13,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Maximum depth of a reported stack.
 const MAX_FRAMES: usize = 128;
-/// Distance above the stack pointer, in bytes, within which a return address is searched for if
-/// code has no tables.
+/// Distance above the stack pointer within which code without tables may store its return address.
 const NEAR_BYTES: u64 = 32;
 
-/// Names of a function and its file. The file is empty for run-time generated code.
+/// Function and file. The file is empty for run-time generated code.
 pub(super) type Native = (String, String);
 
-/// Code in memory that comes from a file.
 struct Mapped {
     range: Range<u64>,
     /// Load bias: address in memory minus ELF virtual address.
@@ -39,16 +35,14 @@ struct File {
 pub(super) struct Code {
     mapped: Vec<Mapped>,
     files: Vec<File>,
-    /// Executable ranges without a file: run-time generated code.
     jit_ranges: Vec<Range<u64>>,
-    /// Symbols of run-time generated code, from /tmp/perf-PID.map.
+    /// From /tmp/perf-PID.map.
     perf_map: Symbols,
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64,
 }
 
 impl Code {
-    /// Reads the code of a process, given its memory map.
     pub(super) fn of(pid: u32, map: &[MemoryMap]) -> Code {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let mut code = Code {
@@ -90,7 +84,6 @@ impl Code {
         code
     }
 
-    /// Returns the name of the function that contains an address, and of the file.
     pub(super) fn name(&self, address: u64) -> Native {
         let Some(mapped) = self.mapped.iter().find(|it| it.range.contains(&address)) else {
             let name = self.perf_map.at(address).map(visible);
@@ -102,7 +95,6 @@ impl Code {
         (name.unwrap_or_else(|| format!("[{}+{within:#x}]", file.name)), file.name.clone())
     }
 
-    /// Returns true if the program has written names for its run-time generated code.
     pub(super) fn has_perf_map(&self) -> bool {
         !self.perf_map.is_empty()
     }
@@ -112,12 +104,10 @@ impl Code {
         ranges.any(|range| range.contains(&address))
     }
 
-    /// Returns the instruction addresses of a stack's frames: the touching instruction, then the
-    /// call in each caller.
+    /// Addresses of the touching instruction, then of the call in each caller.
     pub(super) fn stack(&mut self, sample: &FaultSample) -> Vec<u64> {
         let last = sample.words.last().map_or(0, |(distance, _)| u64::from(*distance));
-        // A word missing from the sample is no code address, so it is replaced by 0. Words beyond
-        // the last one are unknown.
+        // A word missing from the sample is no code address, so it is replaced by 0.
         let read = |address: u64| match address.checked_sub(sample.stack) {
             Some(beyond) if beyond / 8 <= last => Ok(sample.stack_word(address).unwrap_or(0)),
             _ => Err(()),
@@ -146,8 +136,8 @@ impl Code {
         stack
     }
 
-    /// Unwinds a frame of run-time generated code, which has no tables. Most such code has frame
-    /// pointers. Python's trampolines have none, and store the return address within a few words.
+    /// Most run-time generated code has frame pointers. Python's trampolines have none, and store
+    /// the return address within a few words.
     fn unwind_jit_frame(
         &self,
         at: u64,
@@ -174,13 +164,12 @@ impl Code {
     }
 }
 
-/// Reads /tmp/perf-PID.map, which names the run-time generated code of a process.
 pub(super) fn perf_map(pid: u32) -> Option<Vec<u8>> {
     let number = number_within(pid).unwrap_or(pid);
     read(Path::new(&format!("/tmp/perf-{number}.map")), Path::new(&format!("/proc/{pid}/root")))
 }
 
-/// Reads a file in the process's root directory, or in softswap's own if the process has exited.
+/// Reads from softswap's own root directory if the process has exited.
 pub(super) fn read(path: &Path, root: &Path) -> Option<Vec<u8>> {
     let within = root.join(path.strip_prefix("/").unwrap_or(path));
     std::fs::read(within).or_else(|_| std::fs::read(path)).ok()
@@ -193,7 +182,6 @@ fn number_within(pid: u32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns the load bias of a mapping; see [`Mapped`].
 pub(super) fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
     let endian = Endianness::Little;
     let covers = |header: &&object::elf::ProgramHeader64<Endianness>| {
@@ -208,7 +196,6 @@ pub(super) fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
     Some(mapping.address.0.wrapping_sub(mapping.offset).wrapping_sub(in_file))
 }
 
-/// Returns the sections that unwinding needs.
 fn sections(elf: &Elf<'_>) -> ExplicitModuleSectionInfo<Vec<u8>> {
     let section = |name: &str| elf.section_by_name(name);
     let range =

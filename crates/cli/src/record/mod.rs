@@ -1,5 +1,4 @@
-//! `softswap record`: reports which functions of a running program wait for pages, and which memory
-//! they touch.
+//! `softswap record`: functions that wait for pages, and the memory that they touch.
 
 mod symbols;
 mod code;
@@ -26,16 +25,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Interval between requests for samples.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Number of samples per answer at which the sampling rate is halved.
+/// Samples per answer at which the sampling rate is halved.
 const MANY: usize = 96;
-/// Number of samples per answer below which the sampling rate is doubled.
+/// Samples per answer below which the sampling rate is doubled.
 const FEW: usize = 16;
 const STOP_SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// Maximum number of final answers that drain the remaining samples.
 const LAST_ANSWERS: usize = 8;
-/// Maximum number of samples kept: minutes at the maximum rate.
+/// Enough for minutes at the maximum rate.
 const MAX_SAMPLES: usize = 1 << 18;
 
 /// Record which functions wait for pages, and for which memory.
@@ -88,7 +85,7 @@ struct Recording {
     samples: Vec<Weighed>,
     missed: u64,
     blocks: Vec<Block>,
-    /// Python functions, by the addresses of their code objects.
+    /// By the addresses of their code objects.
     codes: BTreeMap<u64, PythonCode>,
     took: Duration,
     has_ended: bool,
@@ -98,8 +95,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let (process, _) = control_client::query(args.pid, &Request::Sample(0, None))?;
     let before = map_of(process.pid)?;
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
-    // Block signals before the flame graph's file is created, so that a signal cannot leave an
-    // empty file.
+    // Before the file is created, so that a signal cannot leave an empty one.
     let signals = SignalQueue::hold(&STOP_SIGNALS).or_own("cannot block signals")?;
     let path = args.output.clone().unwrap_or_else(default);
     let mut file = OutputFile::open("--output", &path, FAILED, "choose another path")?;
@@ -123,7 +119,6 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         };
         return Err(Refusal::new(FAILED, format!("process {pid} ({name}) {why}")));
     }
-    // If the process still exists, read the map again: it may have loaded libraries.
     let map = map_of(*pid).ok().filter(|map| !map.is_empty()).unwrap_or(before);
     let codes = std::mem::take(&mut recording.codes).into_values();
     let mut functions = Functions::new(Code::of(*pid, &map), codes);
@@ -147,7 +142,6 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requests samples until the time is over, the process exits, or a signal arrives.
 fn collect(
     process: Process,
     python: Option<Python>,
@@ -175,7 +169,6 @@ fn collect(
         match control_client::query(pid, &Request::Sample(every, python)) {
             Ok((_, body)) => every = recording.add(&body, every),
             Err(refusal) => {
-                // If the process has exited, report the samples recorded before; otherwise fail.
                 recording.has_ended = control_client::wait_for_exit(pid);
                 match recording.has_ended {
                     true => break,
@@ -197,7 +190,7 @@ fn collect(
 }
 
 impl Recording {
-    /// Adds the samples of an answer. Returns the number of faults per sample to request next.
+    /// Returns the number of faults per sample to request next.
     fn add(&mut self, body: &str, every: u32) -> u32 {
         let FaultSamples { missed, samples, blocks, codes } = FaultSamples::parse(body);
         let count = samples.len();
@@ -206,7 +199,7 @@ impl Recording {
         self.samples.extend(profile::weigh(samples, missed));
         self.codes.extend(codes.into_iter().map(|code| (code.address, code)));
         for block in blocks {
-            // A known range was freed and allocated again: replace its block.
+            // A known range was freed and allocated again.
             self.blocks.retain(|it| it.range != block.range);
             self.blocks.push(block);
         }

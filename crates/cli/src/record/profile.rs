@@ -8,9 +8,7 @@ use softswap_view::units::{bytes, count, nanoseconds};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-/// Number of functions and blocks shown.
 const SHOWN: usize = 15;
-/// Memory that is not attributed to a block.
 const SMALL: &str = "blocks of less than 1 MiB, and memory that was only reserved";
 /// Innermost frame of a page faulted in for a system call.
 const CALL: &str = "[system call]";
@@ -20,7 +18,6 @@ const CALL: &str = "[system call]";
 pub(super) struct Sum {
     pub(super) stalled_ns: u64,
     pub(super) faults: u64,
-    /// Faults by the tier of the page.
     by_tier: BTreeMap<&'static str, u64>,
 }
 
@@ -51,7 +48,7 @@ impl Sum {
 #[derive(Debug, Serialize)]
 pub(super) struct Site {
     pub(super) function: String,
-    /// File of the function; empty for run-time generated code.
+    /// Empty for run-time generated code.
     file: String,
     /// The caller with the longest total wait.
     caller: String,
@@ -59,14 +56,11 @@ pub(super) struct Site {
     pub(super) sum: Sum,
 }
 
-/// Blocks that one call site allocated.
 #[derive(Debug, Serialize)]
 pub(super) struct AllocationSite {
-    /// The allocating function, or the kind of memory.
     by: String,
     blocks: usize,
     bytes: u64,
-    /// The function that waited longest for the pages of the blocks.
     touched_by: String,
     #[serde(flatten)]
     sum: Sum,
@@ -78,8 +72,7 @@ pub(super) struct Profile {
     pub(super) program: String,
     pub(super) seconds: f64,
     pub(super) samples: usize,
-    /// Faults without a sample, because too many occurred at the same time. They are included in
-    /// the sums.
+    /// Faults without a sample, because too many occurred at once; included in the sums.
     pub(super) missed: u64,
     #[serde(flatten)]
     pub(super) sum: Sum,
@@ -87,13 +80,11 @@ pub(super) struct Profile {
     pub(super) memory: Vec<AllocationSite>,
     #[serde(skip)]
     pub(super) stacks: Vec<(Vec<String>, u64)>,
-    /// Advice how to get names of interpreted functions: set if the interpreter waited for over a
-    /// quarter of the time, and there is no perf map.
+    /// Set if the interpreter waited for over a quarter of the time without a perf map.
     #[serde(skip)]
     pub(super) interpreted: Option<&'static str>,
 }
 
-/// A sample with its weight.
 #[derive(Debug, Clone)]
 pub(super) struct Weighed {
     pub(super) sample: FaultSample,
@@ -102,8 +93,7 @@ pub(super) struct Weighed {
     pub(super) stalled_ns: u64,
 }
 
-/// Weighs each sample of an answer: the faults that the sample represents, and its share of
-/// `missed`.
+/// A sample's weight is the faults that it represents, and its share of `missed`.
 pub(super) fn weigh(samples: Vec<FaultSample>, missed: u64) -> impl Iterator<Item = Weighed> {
     let sampled: u64 = samples.iter().map(|sample| sample.faults).sum();
     samples.into_iter().map(move |sample| {
@@ -117,7 +107,6 @@ pub(super) fn weigh(samples: Vec<FaultSample>, missed: u64) -> impl Iterator<Ite
 /// Sums by key, each with the waits in ns by related function.
 type Tally<Key> = HashMap<Key, (Sum, HashMap<String, u64>)>;
 
-/// Sums under construction.
 #[derive(Default)]
 struct Tallies {
     sum: Sum,
@@ -198,7 +187,6 @@ impl Tallies {
     }
 }
 
-/// Returns the name with the longest time.
 fn most(of: HashMap<String, u64>) -> String {
     let longest = of.into_iter().max_by(|one, other| (one.1, &other.0).cmp(&(other.1, &one.0)));
     longest.map_or_else(String::new, |(name, _)| name)
@@ -237,7 +225,6 @@ impl Profile {
         }
     }
 
-    /// Summarizes the recording in one line.
     pub(super) fn line(&self) -> String {
         let Profile { pid, program, seconds, samples, sum, .. } = self;
         format!(
@@ -283,7 +270,6 @@ impl Profile {
         }
         more(&mut text, self.memory.len(), "call sites that allocate memory");
         if let Some(remedy) = self.interpreted {
-            // Writing to a String cannot fail.
             let _ = writeln!(text, "These are the interpreter's own functions. {remedy}");
         }
         text
@@ -296,15 +282,12 @@ fn percent(part: u64, whole: u64) -> String {
     if share < 9.95 { format!("{share:.1}%") } else { format!("{share:.0}%") }
 }
 
-/// Appends the number of rows that are not shown.
 fn more(text: &mut String, all: usize, what: &str) {
     if all > SHOWN {
         let _ = writeln!(text, "{:>10} more {what}", all - SHOWN);
     }
 }
 
-/// Returns a hint for getting the functions of an interpreter's program, by the interpreter's file
-/// name.
 fn interpreter(file: &str) -> Option<&'static str> {
     let is = |name: &str| file.starts_with(name);
     if python::is_interpreter(file) {

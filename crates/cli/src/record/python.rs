@@ -1,5 +1,4 @@
-//! Functions of Python programs: finds CPython in a process, and inserts Python functions into
-//! native stacks.
+//! Functions of Python programs: finds CPython, and inserts Python functions into native stacks.
 
 use super::code::{Code, Native, bias, read};
 use super::symbols::Elf;
@@ -11,15 +10,13 @@ use softswap_view::units::visible;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// The interpreter's loop. Each native frame of it runs one or more Python functions.
+/// Each native frame of the interpreter's loop runs one or more Python functions.
 const LOOP: &str = "_PyEval_EvalFrameDefault";
 
-/// Returns true for files that hold CPython itself.
 pub(super) fn is_interpreter(file: &str) -> bool {
     file.starts_with("python3") || file.starts_with("libpython3")
 }
 
-/// Finds the interpreter of a process, given its memory map.
 pub(super) fn find(pid: u32, map: &[MemoryMap]) -> Option<Python> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     map.iter().filter(|it| it.perms.contains(MMPermissions::EXECUTE)).find_map(|mapping| {
@@ -40,8 +37,7 @@ fn interpreter(file: &[u8], mapping: &MemoryMap) -> Option<Python> {
     Some(Python { version: (version >> 16) as u16, runtime: runtime as usize })
 }
 
-/// The functions of a process: native ones, and Python functions by the addresses of their code
-/// objects.
+/// Native functions, and Python functions by the addresses of their code objects.
 pub(super) struct Functions {
     pub(super) native: Code,
     python: HashMap<u64, Native>,
@@ -57,7 +53,7 @@ impl Functions {
         Functions { native, python: codes.into_iter().map(function).collect() }
     }
 
-    /// Returns the functions on the stack of a sample, from the touching one outwards.
+    /// Returns the functions from the touching one outwards.
     pub(super) fn stack(&mut self, sample: &FaultSample) -> Vec<Native> {
         let addresses = self.native.stack(sample);
         let native = addresses.into_iter().map(|address| self.native.name(address));

@@ -1,5 +1,4 @@
-//! Function names of one file, demangled: from its symbol tables, or from separate debug files
-//! (`/usr/lib/debug`).
+//! Function names of one file, demangled, also from separate debug files (`/usr/lib/debug`).
 
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
@@ -10,12 +9,10 @@ use std::path::{Path, PathBuf};
 
 pub(super) type Elf<'d> = ElfFile<'d, FileHeader64<Endianness>>;
 
-/// Functions by their addresses in the file.
 #[derive(Default)]
 pub(super) struct Symbols(Vec<(Range<u64>, String)>);
 
 impl Symbols {
-    /// Reads the symbols of a file and of its separate debug file.
     pub(super) fn of(file: &Elf<'_>, root: &Path) -> Symbols {
         let mut all = functions(file);
         if let Some(debug) = read_debug_file(file, root) {
@@ -29,7 +26,7 @@ impl Symbols {
         Symbols(all)
     }
 
-    /// Parses lines `START SIZE NAME`, written by programs that generate code at run time.
+    /// Parses lines `START SIZE NAME`.
     pub(super) fn of_perf_map(text: &str) -> Symbols {
         let parse = |line: &str| {
             let mut fields = line.splitn(3, ' ');
@@ -67,7 +64,6 @@ fn functions(file: &Elf<'_>) -> Vec<(Range<u64>, String)> {
         .collect()
 }
 
-/// Reads the separate debug file of a distribution, by build ID.
 fn read_debug_file(file: &Elf<'_>, root: &Path) -> Option<Vec<u8>> {
     let id = file.build_id().ok()??;
     let (first, rest) = id.split_first()?;
@@ -76,7 +72,7 @@ fn read_debug_file(file: &Elf<'_>, root: &Path) -> Option<Vec<u8>> {
     std::fs::read(root.join(name)).ok()
 }
 
-/// Demangles a name, without Rust's hash and C++'s parameters.
+/// Omits Rust's hash and C++'s parameters.
 fn demangled(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");

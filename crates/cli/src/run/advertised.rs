@@ -9,14 +9,12 @@ use softswap_sys::PAGE_SIZE;
 use softswap_view::units::{self, parse_size};
 use std::path::Path;
 
-/// Returns the memory that the tree may use: the budget and its swap areas.
 pub(super) fn usable_bytes(config: &Config, common: &Common) -> u64 {
     let areas = config.areas.iter().enumerate().map(|(order, area)| {
         let free_bytes = free_bytes(&area.path).saturating_sub(config.reserve_bytes);
         let named = common.named.iter().find(|named| named.order == order);
         match (area.limit_bytes, named) {
             (_, Some(named)) => named.area.header.usable_pages() * PAGE_SIZE as u64,
-            // A cluster.
             (Some(bytes), _) if !area.path.is_dir() => bytes,
             (limit, _) => limit.unwrap_or(u64::MAX).min(free_bytes),
         }
@@ -30,7 +28,7 @@ fn free_bytes(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
 }
 
-/// Returns the advertised memory; 0: the machine's.
+/// Returns 0 for the machine's memory.
 pub(super) fn resolve(
     given: &Sourced,
     budget_bytes: u64,

@@ -17,20 +17,17 @@ const MAX_PRIORITY: u16 = 32_767;
 const WITHOUT_DISK: &str = "copies=local stores the second copy in a directory on disk, but no \
     directory is given: add one with --swap DIR, or use copies=2";
 
-/// Areas that a process tree shares.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     pub(super) named: Vec<Named>,
-    /// Clusters, each with the index of its area, or of the area that it mirrors.
+    /// Each cluster has the index of its area, or of the area that it mirrors.
     pub(super) remotes: Vec<(usize, Remote)>,
 }
 
-/// A file or device shared by the whole process tree.
 #[derive(Debug)]
 pub(super) struct Named {
-    /// Index among all areas.
     pub(super) order: usize,
-    /// The claim for the tree, held while this value exists.
+    /// The tree's claim, held while this value exists.
     pub(super) area: Activated,
     /// Checked blocks of a raw file. Dropped after the claim.
     pub(super) raw: Option<Raw>,
@@ -38,7 +35,6 @@ pub(super) struct Named {
     pub(super) shown: String,
 }
 
-/// Resolves and checks the given areas, or the default ones. Claims files and devices.
 pub(super) fn resolve(
     asked: Vec<Sourced>,
     default: &[AreaSpec],
@@ -96,7 +92,7 @@ pub(super) fn resolve(
             areas.push(directory(asked, spec, reserve_bytes, notes)?);
         }
     }
-    // Each mirror is assigned the next directory, in the given order.
+    // Mirrors are assigned to directories in the given order.
     let mut directories = (0..areas.len()).filter(|order| areas[*order].path.is_dir());
     for (asked, remote) in mirrors {
         let directory = directories.next().ok_or_else(|| asked.refuse(WITHOUT_DISK))?;
@@ -105,7 +101,7 @@ pub(super) fn resolve(
     Ok((areas, common))
 }
 
-/// Returns a cluster's URL as `run` would use it, with or without a swap directory.
+/// Returns a cluster's URL as `run` would use it.
 ///
 /// # Errors
 /// The reason if the URL is unusable.
@@ -141,7 +137,6 @@ fn directory(
     Ok(AreaSpec { path: std::path::absolute(&dir.path).unwrap_or(dir.path), ..spec })
 }
 
-/// Claims a file or device for the program and its descendants.
 fn named(
     asked: &Sourced,
     spec: AreaSpec,
@@ -175,13 +170,12 @@ fn named(
     Ok((AreaSpec { path, ..spec }, area, raw))
 }
 
-/// Splits the value of a variable into areas.
 pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').filter(|text| !text.is_empty())
 }
 
-/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]`, or a cluster's URL. The longest
-/// prefix that is an existing path is taken as the path.
+/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]`, or a cluster's URL. The path is
+/// the longest prefix that exists.
 pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     if is_url(text) {
         return Remote::parse(text).map(|remote| remote.spec());

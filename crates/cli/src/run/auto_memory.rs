@@ -1,10 +1,7 @@
-//! `--memory auto`: a budget that follows the memory available on the machine and in the control
-//! groups.
+//! `--memory auto`: a budget that follows the memory available on the machine and in its groups.
 //!
-//! The budget is the tree's resident memory plus available memory, minus a margin. It shrinks
-//! immediately, before the kernel has to reclaim, and grows in steps. Available is MemAvailable, or
-//! less if a memory control group allows less. The budget also shrinks while
-//! pressure (PSI) shows that processes wait for memory.
+//! The budget is the tree's resident memory plus available memory, minus a margin. It shrinks at
+//! once, before the kernel has to reclaim and under pressure (PSI), and grows in steps.
 
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_sys::memory::dram_bytes;
@@ -14,22 +11,20 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time between two updates of the budget.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// Smallest budget of plain `auto`, unless half of the memory available at the start is less.
 const FLOOR_BYTES: u64 = 64 << 20;
-/// Divisor of usable memory for the margin: memory left free for allocations between two updates,
-/// by other programs and by the tree outside its budget.
+/// Divisor of usable memory for the margin: free memory for allocations between two updates, by
+/// other programs and outside the budget.
 const MARGIN_FRACTION: u64 = 8;
 const MIN_MARGIN_BYTES: u64 = 32 << 20;
 const MAX_MARGIN_BYTES: u64 = 1 << 30;
-/// Divisor of the budget for the step by which one update grows it, or shrinks it under pressure.
+/// Divisor of the budget for the largest growth or shrinking by pressure in one update.
 const GROWTH_FRACTION: u64 = 16;
 const MIN_GROWTH_BYTES: u64 = MIN_MEMORY_BYTES;
-/// Divisor of DRAM: pressure on the machine counts only if less than this part of DRAM is
-/// available.
+/// Divisor: pressure on the machine counts only if less than this part of DRAM is available.
 const LOW_FRACTION: u64 = 4;
-/// Share of the last 10 s, in percent, above which waits for memory count as pressure.
+/// Share of the last 10 s above which waits for memory count as pressure.
 const PRESSURE_PERCENT: f64 = 10.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,22 +33,19 @@ pub(super) struct Bounds {
     ceiling_bytes: u64,
 }
 
-/// Measurements for one update.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Inputs {
-    /// The budget before the update.
     pub(super) limit_bytes: u64,
-    /// Managed memory of the tree that is in DRAM. Memory that a sleeping process has committed
-    /// but not touched does not count: the available memory includes it.
+    /// Memory that a sleeping process has committed but not touched is not included: it is
+    /// available.
     pub(super) resident_bytes: u64,
     pub(super) available_bytes: u64,
-    /// DRAM, or the limit of the control group that allows the least.
+    /// DRAM, or the lowest limit of a control group.
     pub(super) capacity_bytes: u64,
     pub(super) has_memory_pressure: bool,
 }
 
 impl Default for Bounds {
-    /// The bounds of plain `auto`.
     fn default() -> Bounds {
         let floor_bytes = default_floor(memory_limits::available().bytes);
         Bounds { floor_bytes, ceiling_bytes: dram_bytes().max(floor_bytes) }
@@ -61,8 +53,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Parses `auto` and `auto:FLOOR-CEILING`. Returns `None` if the text does not begin with `auto`,
-    /// such as a size.
+    /// Parses `auto` and `auto:FLOOR-CEILING`. Returns `None` for any other text, such as a size.
     pub(super) fn parse(text: &str) -> Option<Result<Bounds, String>> {
         let rest = text.strip_prefix("auto")?;
         if rest.is_empty() {
@@ -91,13 +82,11 @@ impl Bounds {
         })
     }
 
-    /// Returns the budget that a tree starts with.
     pub(super) fn first(self) -> u64 {
         let available_bytes = memory_limits::available().bytes;
         self.within(available_bytes.saturating_sub(margin(available_bytes)))
     }
 
-    /// Returns the budget after an update.
     pub(super) fn next(self, seen: Inputs) -> u64 {
         let Inputs {
             limit_bytes,
@@ -127,13 +116,11 @@ impl Bounds {
     }
 }
 
-/// Returns the largest budget that fits the memory available now.
 pub(crate) fn fitting_bytes() -> u64 {
     advised_bytes(memory_limits::available().bytes, 0)
 }
 
-/// Returns the budget to advise for this much memory. `outside_bytes` is the memory that is known
-/// to be needed outside the budget; the margin covers a little.
+/// `outside_bytes` is known to be needed outside the budget; the margin covers a little.
 pub(super) fn advised_bytes(available_bytes: u64, outside_bytes: u64) -> u64 {
     let kept_bytes = margin(available_bytes).max(outside_bytes + MIN_MARGIN_BYTES);
     let most_bytes = available_bytes.saturating_sub(outside_bytes);
@@ -141,7 +128,6 @@ pub(super) fn advised_bytes(available_bytes: u64, outside_bytes: u64) -> u64 {
     available_bytes.saturating_sub(kept_bytes).max(floor_bytes)
 }
 
-/// Returns a note if the available memory does not allow a budget and some memory outside it.
 /// `shown` is the budget as requested; `remedy` says how to set a size in MiB.
 pub(crate) fn note_on_excess(
     shown: &str,
@@ -178,9 +164,7 @@ fn margin(usable_bytes: u64) -> u64 {
     (usable_bytes / MARGIN_FRACTION).clamp(MIN_MARGIN_BYTES, MAX_MARGIN_BYTES)
 }
 
-/// Returns true if processes wait for memory in the control group of this process, or on the
-/// machine while little is available there. If much is available, such waits are caused by the
-/// limit of another group.
+/// If much memory is available on the machine, waits there are caused by another group's limit.
 pub(super) fn has_memory_pressure() -> bool {
     let groups = memory_limits::hierarchies();
     let own = groups.iter().filter(|it| it.version == GroupVersion::Two);

@@ -17,10 +17,9 @@ use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// State of a run that is supervised together with its program.
 pub(super) struct Supervised<'a> {
     pub(super) stats: Stats,
-    /// Shared memory of the counters, which the program inherits.
+    /// The program inherits this shared memory.
     pub(super) stats_fd: BorrowedFd<'a>,
     pub(super) space: &'a mut Space,
     /// `None` if each process has its own budget.
@@ -30,13 +29,11 @@ pub(super) struct Supervised<'a> {
     pub(super) log: Option<&'a mut Log>,
     pub(super) progress: Wanted,
     pub(super) is_quiet: bool,
-    /// If true, processes without a budget are searched.
+    /// Search for processes without a budget.
     pub(super) is_all_managed: bool,
-    /// Largest budget that notes advise.
     pub(super) largest_budget_bytes: u64,
 }
 
-/// Results of the checks.
 pub(super) struct Found {
     pub(super) outside_budget: Option<OutsideBudget>,
     pub(super) threads_peak: Option<u32>,
@@ -54,7 +51,6 @@ pub(super) struct Checks<'a> {
 }
 
 impl<'a> Checks<'a> {
-    /// `pid` is the program.
     pub(super) fn new(pid: u32, run: Supervised<'a>) -> Checks<'a> {
         let is_noted = !run.is_quiet || run.log.is_some();
         Checks {
@@ -68,7 +64,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Makes all checks. Returns the time until the next ones.
+    /// Returns the time until the next checks.
     pub(super) fn poll(&mut self) -> Duration {
         self.watch.poll();
         self.check_budget();
@@ -86,7 +82,6 @@ impl<'a> Checks<'a> {
         self.run.tree.as_ref().map_or(pause, |tree| pause.min(tree.max_interval()))
     }
 
-    /// Notes a program that thrashes, and a budget that is too small for the engine's tables.
     fn check_budget(&mut self) {
         let budget_bytes = self.run.tree.as_ref().map(|tree| tree.limit_bytes());
         if let Some(advice) = self.thrashing.poll(budget_bytes) {
@@ -100,7 +95,6 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Notes the first process without a budget, and logs all.
     fn check_unmanaged(&mut self) {
         let Some(search) = &mut self.search else { return };
         let tree = self.run.tree.as_deref();
@@ -116,7 +110,6 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Updates the progress line, the log and the report's history.
     fn sample(&mut self) {
         let Supervised { tree, log, samples, stats, .. } = &mut self.run;
         let report = || tree.as_ref().map(|tree| tree.report());
@@ -128,8 +121,7 @@ impl<'a> Checks<'a> {
         samples.poll(stats, report);
     }
 
-    /// Prints a note, unless the run is quiet. Ignores errors, as the reader may have closed the
-    /// pipe.
+    /// Ignores errors: the reader may have closed the pipe.
     fn note(&mut self, text: &str) {
         if !self.run.is_quiet {
             self.progress.end();
@@ -143,7 +135,6 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Ends the progress line, before other output or a stop.
     pub(super) fn end_progress(&mut self) {
         self.progress.end();
     }

@@ -1,5 +1,4 @@
-//! Figures of a run, collected once for the summary and the report, or for `softswap stat` while
-//! the program runs.
+//! Figures of a run, for the summary, the report, and `softswap stat`.
 
 use super::supervise::Ending;
 use softswap_engine::base::stats::{Counter, RETURN_KINDS, Stats, TIERS, Tier, bucket_floor};
@@ -10,7 +9,6 @@ use std::time::Duration;
 
 const PAGE_BYTES: u64 = softswap_sys::PAGE_SIZE as u64;
 
-/// Returns the outcome of a program that has ended.
 pub(super) fn outcome_of(ending: Ending) -> Outcome {
     match ending {
         Ending::Exited(status) => {
@@ -25,7 +23,7 @@ pub(super) fn outcome_of(ending: Ending) -> Outcome {
     }
 }
 
-/// Returns the figures that the counters contain. Fields that are only known at the end are empty.
+/// Fields that are only known at the end are empty.
 pub(crate) fn gather(
     program: Vec<String>,
     outcome: Outcome,
@@ -47,7 +45,7 @@ pub(crate) fn gather(
         engine_started: get(C::Version) != 0,
         slept: get(C::Asleep) != 0 && get(C::Version) == 0,
         stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
-        // Current or final budget: it may have changed.
+        // The budget may have changed.
         budget_bytes: match get(C::BudgetBytes) {
             0 => budget_bytes,
             now => now,
@@ -107,12 +105,10 @@ pub(crate) fn gather(
     }
 }
 
-/// Returns the status as in a shell.
 fn exit_status(outcome: &Outcome) -> Option<u8> {
     outcome.status.or(outcome.signal.map(|signal| 128 + signal as u8))
 }
 
-/// Returns the name and the figures of an I/O bucket, if it is not empty.
 fn transfer_figures(stats: &Stats, bucket: usize) -> Option<(String, report::Tier)> {
     let count = stats.transfers(bucket);
     let (bytes, is_write) = transfer_size::shape_of(bucket);

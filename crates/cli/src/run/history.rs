@@ -1,8 +1,7 @@
 //! Time series of a program's figures, for the report.
 //!
-//! Read from the statistics page, at no cost to the program. The number of samples is limited to
-//! [`MAX`]: beyond that, every second sample is removed and the interval is doubled. So the samples
-//! are evenly spaced over a run of any length.
+//! At [`MAX`] samples every second one is removed and the interval is doubled, so they are evenly
+//! spaced over a run of any length.
 
 use super::tree_sums::{Carried, OfTree};
 use crate::tree_peaks::counts_of;
@@ -13,7 +12,6 @@ use softswap_view::report::{Columns, History, Tree, TreeHistory};
 use std::time::{Duration, Instant};
 
 const MAX: usize = 512;
-/// Initial interval.
 const FIRST_STEP: Duration = Duration::from_millis(10);
 
 pub(super) struct Samples {
@@ -33,7 +31,6 @@ struct Sample {
 }
 
 impl Samples {
-    /// Takes no samples unless they are wanted.
     pub(super) fn new(is_wanted: bool) -> Samples {
         Samples {
             is_wanted,
@@ -45,7 +42,6 @@ impl Samples {
         }
     }
 
-    /// Takes a sample if one is due.
     pub(super) fn poll(&mut self, stats: &Stats, tree: impl FnOnce() -> Option<TreeReport>) {
         let at = self.started.elapsed();
         if self.is_wanted && at >= self.next {
@@ -68,9 +64,8 @@ impl Samples {
         self.next = at + self.step;
     }
 
-    /// Returns all samples, with a final one. For a tree the final sample includes the counters in
-    /// `peaks`, because processes may have exited since the previous sample. Without `peaks` the
-    /// program was alone in its tree, and has the tree's budget.
+    /// For a tree, `peaks` adds the counters of processes that exited since the last sample.
+    /// Without `peaks` the program was alone.
     pub(super) fn end(mut self, stats: &Stats, peaks: Option<&Tree>) -> History {
         let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
         let counts = peaks.map(counts_of).unwrap_or_default();
@@ -136,7 +131,7 @@ fn tree_history_of(samples: &[Sample]) -> Option<TreeHistory> {
     })
 }
 
-/// Rounds to milliseconds: more digits are noise and lengthen the report.
+/// More digits are noise and lengthen the report.
 fn milliseconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1e3
 }

@@ -1,5 +1,4 @@
-//! Explains a signal that killed the program, if softswap or its budget may be the cause: processes
-//! that the kernel killed for lack of memory during a run, and a budget that avoids this.
+//! Explains a signal that killed the program, if softswap or its budget may be the cause.
 
 use super::auto_memory::advised_bytes;
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
@@ -9,7 +8,7 @@ use softswap_view::units::{bytes, visible};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The kernel's cumulative count of OOM kills, in this process's control group or on the machine.
+/// Cumulative count of OOM kills, in this process's control group or on the machine.
 #[derive(Debug, Clone)]
 struct Count {
     /// `None` for the machine.
@@ -17,7 +16,6 @@ struct Count {
     kills: u64,
 }
 
-/// The counts at the start of a run.
 #[derive(Debug)]
 pub(super) struct OomKills {
     counts: Vec<Count>,
@@ -27,16 +25,14 @@ pub(super) struct OomKills {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OomKilled {
     kills: u64,
-    /// The control group with the lowest limit, if a group's limit was reached.
+    /// Set if a group's limit was reached.
     group: Option<PathBuf>,
     /// Limit of `group`, or the machine's DRAM.
     limit_bytes: u64,
-    /// Memory that was available at the start.
     available_bytes: u64,
 }
 
 impl OomKills {
-    /// Returns the largest budget that fitted the memory available at the start.
     pub(super) fn fitting_bytes(&self, outside_bytes: u64) -> u64 {
         advised_bytes(self.available_bytes, outside_bytes)
     }
@@ -58,7 +54,6 @@ impl OomKills {
         OomKills { counts, available_bytes: memory_limits::available().bytes }
     }
 
-    /// Returns the kills since the counts were read, if any.
     pub(super) fn since(&self) -> Option<OomKilled> {
         let now = OomKills::read();
         let kills_since = |then: &Count| kills_since(then, &now.counts);
@@ -85,13 +80,11 @@ fn count_in(path: &Path) -> Option<u64> {
 }
 
 impl OomKilled {
-    /// Returns true if the killed processes were in this process's control group. Processes killed
-    /// on the machine may be unrelated.
+    /// If not in the group, the killed processes may be unrelated.
     pub(super) fn is_in_group(&self) -> bool {
         self.group.is_some()
     }
 
-    /// Returns the message: the number of killed processes, the limit, and a budget that fits.
     /// `outside_bytes` is memory of the program outside its budget.
     pub(super) fn explain(&self, budget_bytes: u64, outside_bytes: u64) -> String {
         let limit = bytes(self.limit_bytes);
@@ -121,14 +114,12 @@ impl OomKilled {
     }
 }
 
-/// Returns the reason in one line; `None` if an earlier message has given it. `outside_bytes` is
-/// memory outside the budget that the kernel cannot drop. `before` holds the kernel's counts at the
-/// start.
+/// `None` if an earlier message has given the reason. `outside_bytes` is memory that the kernel
+/// cannot drop.
 pub(super) fn explain(figures: &Report, outside_bytes: u64, before: &OomKills) -> Option<String> {
     out_of_memory(figures, outside_bytes, before).or_else(|| unexplained(figures))
 }
 
-/// Returns a message if the program failed and the kernel killed processes for lack of memory.
 fn out_of_memory(figures: &Report, outside_bytes: u64, before: &OomKills) -> Option<String> {
     let killed = match (figures.outcome.signal, figures.outcome.status) {
         (Some(libc::SIGKILL), _) => before.since(),
@@ -138,11 +129,9 @@ fn out_of_memory(figures: &Report, outside_bytes: u64, before: &OomKills) -> Opt
     Some(killed.explain(figures.budget_peak_bytes.max(figures.budget_bytes), outside_bytes))
 }
 
-/// Returns the reason for a signal that no message explains.
 fn unexplained(figures: &Report) -> Option<String> {
     let signal = figures.outcome.signal?;
-    // With a stop reason, softswap has printed a message. A signal that `softswap run` received and
-    // forwarded was sent by the user.
+    // softswap has printed the stop reason, and the user knows of signals that `run` forwarded.
     if !figures.engine_started || figures.stop_reason.is_some() || figures.signals_passed_on > 0 {
         return None;
     }

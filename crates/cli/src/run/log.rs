@@ -1,5 +1,4 @@
-//! Event log of a run: a line of JSON for each event, written as it happens. The fault path writes
-//! nothing: `run` samples the counters.
+//! Event log of a run, a line of JSON for each event. The fault path writes nothing.
 
 use super::options::RunArgs;
 use super::progress::done;
@@ -15,9 +14,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Interval between two samples.
 const STEP: Duration = Duration::from_secs(1);
-/// Share of the time waiting for pages at which pressure starts, and below which it ends.
+/// Share of the time waiting for pages at which pressure starts and ends.
 const BEGINS_SHARE: f64 = 0.2;
 const OVER_SHARE: f64 = 0.05;
 
@@ -33,7 +31,6 @@ const ERRORS: [(&str, Counter); 7] = [
 
 pub(super) struct Log {
     file: File,
-    /// Content of the first event, known before the program starts.
     before: Value,
     started: Instant,
     /// PID of the program: several runs may write to one file.
@@ -43,7 +40,6 @@ pub(super) struct Log {
     watch: TreeWatch,
 }
 
-/// Events that have been reported.
 #[derive(Default)]
 struct Reported {
     last: Option<(Duration, Done)>,
@@ -56,7 +52,6 @@ struct Reported {
     errors: [u64; ERRORS.len()],
 }
 
-/// Returns the content of the first event, with the settings as in the report.
 pub(super) fn before(args: &RunArgs, settings: impl serde::Serialize) -> Value {
     let words = args.program.iter().map(|word| word.to_string_lossy());
     json!({
@@ -67,7 +62,6 @@ pub(super) fn before(args: &RunArgs, settings: impl serde::Serialize) -> Value {
 }
 
 impl Log {
-    /// Opens `path` for appending. The first event contains `before`.
     pub(super) fn open(path: &Path, before: Value) -> Result<Log, Refusal> {
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
             Refusal::usage(format!(
@@ -80,7 +74,6 @@ impl Log {
         Ok(Log { file, before, started: Instant::now(), pid, is_failure_reported, seen, watch })
     }
 
-    /// Writes the first event, once the program has started.
     pub(super) fn start(&mut self, pid: u32) {
         self.started = Instant::now();
         self.pid = pid;
@@ -88,7 +81,6 @@ impl Log {
         self.write("start", before);
     }
 
-    /// Writes an event with the current time.
     pub(super) fn write(&mut self, event: &str, more: Value) {
         let at = self.started.elapsed();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -101,8 +93,8 @@ impl Log {
         if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
             line.extend(more);
         }
-        // In one write, because other processes may append to the same file. A full disk is not a
-        // reason to stop the program.
+        // In one write, because other processes may append to the same file. A full disk does not
+        // stop the program.
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         if let Err(error) = written
             && !std::mem::replace(&mut self.is_failure_reported, true)
@@ -112,14 +104,12 @@ impl Log {
         }
     }
 
-    /// Writes an event if the tree has been parked or continued since the last call.
     pub(super) fn poll_parked(&mut self, is_parked: bool) {
         if std::mem::replace(&mut self.seen.is_parked, is_parked) != is_parked {
             self.write(if is_parked { "parked" } else { "unparked" }, json!({}));
         }
     }
 
-    /// Writes the events since the last sample, if a sample is due.
     pub(super) fn poll(
         &mut self,
         stats: &Stats,
@@ -151,7 +141,6 @@ impl Log {
         pressure.into_iter().for_each(|(event, more)| self.write(event, more));
     }
 
-    /// Writes the pending events, then `end` with the outcome, totals and the tree's peaks.
     pub(super) fn end(
         &mut self,
         stats: &Stats,
@@ -187,7 +176,6 @@ impl Log {
 }
 
 impl Reported {
-    /// Returns the unreported events that the counters show.
     fn counted(&mut self, stats: &Stats, budget_bytes: u64) -> Vec<(&'static str, Value)> {
         let mut events = Vec::new();
         let is_awake = stats.get(Counter::Version) != 0;
@@ -226,7 +214,6 @@ impl Reported {
         events
     }
 
-    /// Returns an event if pressure has started or ended.
     fn pressure(&mut self, stalled: f64, more: Value) -> Option<(&'static str, Value)> {
         let has_memory_pressure =
             stalled >= if self.has_memory_pressure { OVER_SHARE } else { BEGINS_SHARE };

@@ -1,5 +1,4 @@
-//! `softswap run`: resolves and checks the settings, starts the program, supervises it, prints the
-//! summary.
+//! `softswap run`: resolves the settings, starts and supervises the program, prints the summary.
 
 mod options;
 mod remote;
@@ -51,7 +50,7 @@ use std::time::{Duration, Instant};
 use supervise::{Ending, Finished};
 use tree_areas::{TreeAreas, start_helpers};
 
-/// Checks a value of `--memory` that another run will use.
+/// Checks a value that another run will use.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
     match (auto_memory::Bounds::parse(text), units::parse_amount(text)) {
         (Some(bounds), _) => bounds.map(drop),
@@ -63,7 +62,7 @@ pub(crate) fn check_memory(text: &str) -> Result<(), String> {
     }
 }
 
-/// Checks a value of `--swap` that another run will use. Returns it with an absolute path.
+/// Checks a value that another run will use. Returns it with an absolute path.
 pub(crate) fn absolute_area(text: &str) -> Result<String, String> {
     areas::parse(text)?;
     if areas::is_url(text) {
@@ -74,7 +73,6 @@ pub(crate) fn absolute_area(text: &str) -> Result<String, String> {
     Ok(absolute.to_string_lossy().into_owned())
 }
 
-/// Runs the program. Returns the program's exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let resolved = resolve::resolve(args, |name| std::env::var(name).ok())?;
     let program = program::find(&args.program[0])?;
@@ -159,9 +157,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
 }
 
-/// Returns the addresses of the engine's memory. A nested run uses the outer run's, because it
-/// inherits the outer seccomp filter. They are read from /proc, because the runtime has removed the
-/// variable from `environ`.
+/// A nested run uses the outer run's addresses, because it inherits the outer seccomp filter. They
+/// are read from /proc: the runtime has removed the variable from `environ`.
 fn addresses() -> Bases {
     let this = control_client::Process::read(std::process::id());
     let variable =
@@ -169,11 +166,11 @@ fn addresses() -> Bases {
     bases(&variable).unwrap_or_else(Bases::choose)
 }
 
-/// Sets the program's environment. `managed` has the resolved configuration, so that the runtime
-/// parses no text written by the user, and the library; `None` if the program runs without them.
+/// The runtime must parse no text written by the user, so it gets the resolved configuration.
+/// `managed` is `None` for a program without the runtime.
 fn set_environment(command: &mut Command, managed: Option<(&Config, &Path)>) {
     library::remove_variables(command);
-    // The program does not need the password; the helpers have already received it.
+    // Only the helpers need the password.
     command.env_remove(softswap_remote::secret::VARIABLE);
     let Some((config, library)) = managed else {
         library::remove_preload(command);
@@ -184,7 +181,6 @@ fn set_environment(command: &mut Command, managed: Option<(&Config, &Path)>) {
     command.env("LD_PRELOAD", library::preloading(library));
 }
 
-/// Returns the figures for the summary and the report.
 fn closing_figures(
     args: &RunArgs,
     config: &Config,

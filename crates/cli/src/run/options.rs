@@ -200,7 +200,7 @@ pub(crate) struct RunArgs {
     pub(super) program: Vec<OsString>,
 }
 
-/// Values from the command line, by the option's name as in a file (`no_move`).
+/// Values by the option's name as in a file (`no_move`).
 #[derive(Debug, Default)]
 pub(super) struct CommandLineOptions(BTreeMap<String, Vec<String>>);
 
@@ -238,8 +238,7 @@ impl FromArgMatches for CommandLineOptions {
     }
 }
 
-/// Returns all options of `run`. Each of them, except `config`, is also a key of the configuration
-/// file.
+/// Each option, except `config`, is also a key of the configuration file.
 pub(super) fn options() -> Vec<clap::Arg> {
     let command = RunArgs::augment_args(clap::Command::new("run"));
     command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()

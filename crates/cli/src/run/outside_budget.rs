@@ -1,9 +1,7 @@
 //! Memory of a process outside the budget, which is always reported.
 //!
-//! The kernel counts a process's resident memory by kind; the statistics page contains the part
-//! that the engine manages. The rest is outside the budget: stacks, small mappings, code and files,
-//! shared memory, and all memory of a program without the runtime. This memory is freed at exit, so
-//! `run` samples it while the process runs.
+//! The kernel counts a process's resident memory by kind. All of it that the engine does not manage
+//! is outside the budget. `run` samples it, because it is freed at exit.
 
 use crate::control_client;
 use softswap_engine::base::stats::{Counter, Stats};
@@ -11,22 +9,20 @@ use softswap_view::report::OutsideBudget;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Time of the first sample, early for programs that exit early.
+/// Early, because programs may exit early.
 pub(super) const FIRST_SAMPLE_DELAY: Duration = Duration::from_millis(10);
-/// The interval between samples grows up to this value.
 const MAX_INTERVAL: Duration = Duration::from_millis(200);
-/// The runtime counts as absent after this many consecutive samples without it: at the first sample
-/// the loader may not have finished.
+/// Consecutive samples without the runtime after which it counts as absent: at the first one the
+/// loader may not have finished.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
-/// Maximum number of threads that a sample examines.
 const MAX_THREADS: usize = 256;
 
-/// Returns the current values of a process; `None` if it has exited, or may not be inspected.
+/// `None` if the process has exited, or may not be inspected.
 pub(crate) fn outside_budget(pid: u32, stats: &Stats) -> Option<OutsideBudget> {
     sample(pid, stats, true).map(|(outside, _)| outside)
 }
 
-/// Takes a sample: memory outside the budget, and the peak resident memory of the process.
+/// Also returns the peak resident memory.
 fn sample(pid: u32, stats: &Stats, is_managed: bool) -> Option<(OutsideBudget, u64)> {
     // Read in this order, so that memory charged in between does not count as unmanaged.
     let now = control_client::Process::read(pid)?.resident?;
@@ -45,16 +41,14 @@ fn sample(pid: u32, stats: &Stats, is_managed: bool) -> Option<(OutsideBudget, u
     Some((outside, now.peak_bytes))
 }
 
-/// Samples a process while it runs.
 #[derive(Debug)]
 pub(super) struct Watch {
     pid: u32,
     stats: Stats,
     pause: Duration,
     peak: Option<OutsideBudget>,
-    /// Maximum number of threads, without the engine's.
     threads_peak: Option<u32>,
-    /// The file that the process executes, and the number of samples without the runtime.
+    /// Device and inode of the executed file, and the number of samples without the runtime.
     program: Option<((u64, u64), u32)>,
 }
 
@@ -70,7 +64,6 @@ impl Watch {
         }
     }
 
-    /// Returns the time until the next sample.
     pub(super) fn pause(&self) -> Duration {
         self.pause
     }
@@ -89,19 +82,18 @@ impl Watch {
         peak.shared_bytes = peak.shared_bytes.max(now.shared_bytes);
         peak.file_bytes = peak.file_bytes.max(now.file_bytes);
         peak.left_by_exec = samples_without_runtime >= SAMPLES_WITHOUT_RUNTIME;
-        // Peak between samples: at least the resident memory that the engine never managed.
+        // Between samples the memory may have been larger.
         let used_bytes = if is_managed { self.stats.get(Counter::UsedPeakBytes) } else { 0 };
         if self.stats.get(Counter::Asleep) == 0 {
             peak.total_bytes = peak.total_bytes.max(most_bytes.saturating_sub(used_bytes));
         }
     }
 
-    /// Returns the number of consecutive samples in which the runtime was not found in the current
-    /// program. Once found, the runtime is not searched for again until the next exec.
+    /// Returns the number of consecutive samples in which the runtime was not found. Once found, it
+    /// is not searched for again until the next exec.
     fn note_sample_without_runtime(&mut self) -> u32 {
         let exe = std::fs::metadata(format!("/proc/{}/exe", self.pid));
-        // Samples before the runtime was first loaded are not counted: exec cannot have removed it
-        // yet.
+        // Before the runtime was first loaded, exec cannot have removed it.
         let is_there = |counter| self.stats.get(counter) != 0;
         let was_there = is_there(Counter::Version) || is_there(Counter::Asleep);
         if !was_there {
@@ -126,12 +118,12 @@ impl Watch {
         looks
     }
 
-    /// Returns the largest number of threads, without the engine's.
+    /// Does not count the engine's threads.
     pub(super) fn threads_peak(&self) -> Option<u32> {
         self.threads_peak
     }
 
-    /// Returns the peaks; `None` if the process exited before the first sample.
+    /// `None` if the process exited before the first sample.
     pub(super) fn peak(&self) -> Option<OutsideBudget> {
         self.peak
     }

@@ -12,17 +12,14 @@ use softswap_sys::raw::now_ns;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Interval of checks.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Time for processes to begin to evict. Until it is over, this process continues those that Ctrl-Z
-/// has stopped.
+/// Time for processes to begin to evict. Until then, those that Ctrl-Z has stopped are continued.
 const BEGIN: Duration = Duration::from_secs(1);
-/// Time without any eviction after which the processes are stopped regardless.
+/// Without any eviction for this time, the processes are stopped regardless.
 const STUCK: Duration = Duration::from_secs(10);
-/// Maximum number of attempts to stop all processes: a process may create others meanwhile.
+/// Attempts to stop all processes: a process may create others meanwhile.
 const MAX_PASSES: u32 = 200;
 
-/// A process, by PID and start time.
 type Id = (u32, u64);
 
 #[derive(Debug, Default)]
@@ -33,7 +30,7 @@ enum State {
         before_bytes: u64,
     },
     Stopped {
-        /// Processes that this process has stopped, parents before their children.
+        /// Parents before their children.
         by_us: Vec<Id>,
         before_bytes: u64,
     },
@@ -42,11 +39,11 @@ enum State {
 #[derive(Debug, Default)]
 struct Inner {
     state: State,
-    /// Incremented at each begin, so that a thread notices that its parking was ended.
+    /// Incremented at each begin: a thread notices that its parking was ended.
     generation: u64,
 }
 
-/// State of parking the tree, shared with the thread that parks it.
+/// Shared with the thread that parks the tree.
 #[derive(Debug, Default)]
 pub(super) struct Parking(Mutex<Inner>);
 
@@ -59,7 +56,7 @@ impl Parking {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Parking::lock`]. A tree whose processes were all continued by others is not parked.
+    /// A tree whose processes were all continued by others is not parked.
     fn lock_current(&self, ledger: &Ledger) -> MutexGuard<'_, Inner> {
         let mut inner = self.lock();
         if let State::Stopped { by_us, .. } = &inner.state
@@ -72,8 +69,7 @@ impl Parking {
         inner
     }
 
-    /// Begins to park the tree. Returns the generation for [`Parking::finish`], or `None` if the
-    /// tree is parked.
+    /// Returns the generation for [`Parking::finish`], or `None` if the tree is parked.
     pub(super) fn begin(&self, ledger: &Ledger) -> Option<u64> {
         let mut inner = self.lock_current(ledger);
         if !matches!(inner.state, State::Running) {
@@ -85,17 +81,15 @@ impl Parking {
         Some(inner.generation)
     }
 
-    /// Returns true while processes evict their memory.
     pub(super) fn is_evicting(&self) -> bool {
         matches!(self.lock().state, State::Evicting { .. })
     }
 
-    /// Returns true if the processes are stopped.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.lock().state, State::Stopped { .. })
     }
 
-    /// Returns the state of a tree for `stat`; `None` if it runs.
+    /// `None` if the tree runs.
     pub(super) fn report(&self, ledger: &Ledger) -> Option<Parked> {
         let (progress, before_bytes) = match self.lock_current(ledger).state {
             State::Running => return None,
@@ -117,9 +111,9 @@ impl Parking {
         })
     }
 
-    /// Waits until the processes have evicted their memory, then stops them. `used_bytes` returns
-    /// the memory that they use. After Ctrl-Z, processes of this process group are continued at
-    /// first: a stopped process cannot evict. A second Ctrl-Z stops the tree at once.
+    /// `used_bytes` returns the memory that the processes use. Those of this process group are
+    /// continued at first, because a process stopped by Ctrl-Z cannot evict. A second Ctrl-Z stops
+    /// the tree at once.
     pub(super) fn finish(
         &self,
         generation: u64,
@@ -150,7 +144,7 @@ impl Parking {
                 });
             }
             let used_bytes = used_bytes();
-            // Compared with the last value, not the least: a process that has just woken adds its own.
+            // Not with the least value: a process that has just woken adds its own.
             if used_bytes < last_bytes {
                 progress = Instant::now();
             }
@@ -173,10 +167,9 @@ impl Parking {
             let mut inner = self.lock();
             let before_bytes = match inner.state {
                 State::Evicting { before_bytes } if inner.generation == generation => before_bytes,
-                // The parking was ended meanwhile.
                 _ => return resume(&by_us),
             };
-            // A process must not see its children stop: stop them once it has stopped itself.
+            // A process must not see its children stop.
             let has_stopped = |pid: u32| !running.iter().any(|process| process.pid == pid);
             for process in running.iter().filter(|process| has_stopped(process.parent)) {
                 let id = (process.pid, process.start_time().unwrap_or_default());
@@ -195,8 +188,7 @@ impl Parking {
         }
     }
 
-    /// Continues the tree. Returns the number of processes that were stopped, or `None` if the tree
-    /// is not parked.
+    /// Returns the number of stopped processes, or `None` if the tree is not parked.
     pub(super) fn end(&self, ledger: &Ledger) -> Option<usize> {
         let mut inner = self.lock_current(ledger);
         let by_us = match std::mem::take(&mut inner.state) {
@@ -210,13 +202,13 @@ impl Parking {
     }
 }
 
-/// Sends a signal. Returns false if the process has exited, or belongs to another user.
+/// False if the process has exited, or belongs to another user.
 fn send(pid: u32, signal: Signal) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::kill_process(pid, signal).is_ok())
 }
 
-/// Continues processes, children before their parents: a shell must not see a stopped child.
+/// Children before their parents: a shell must not see a stopped child.
 fn resume(stopped: &[Id]) {
     let there = stopped.iter().rev().filter_map(|id| find(*id));
     there.for_each(|process| {
@@ -224,7 +216,7 @@ fn resume(stopped: &[Id]) {
     });
 }
 
-/// Returns the process, unless its PID belongs to another one by now.
+/// `None` if the PID belongs to another process by now.
 fn find((pid, start_time): Id) -> Option<Process> {
     Process::read(pid).filter(|process| process.start_time().unwrap_or_default() == start_time)
 }
@@ -241,9 +233,8 @@ fn resident_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(resident).sum()
 }
 
-/// Returns the descendants of this process, parents before their children. Leaves out the helpers,
-/// which serve the stopped processes. PIDs from the ledger are not used: the program could write
-/// those of other processes there.
+/// Parents before their children. Excludes the helpers, which serve the stopped processes. The
+/// program could write PIDs of other processes to the ledger, so those are not used.
 fn descendants() -> Vec<u32> {
     let mut all = vec![std::process::id()];
     let mut next = 0;

@@ -1,5 +1,4 @@
-//! Finds the program, and checks before its start that the runtime can be loaded: glibc's dynamic
-//! loader must load it and obey LD_PRELOAD.
+//! Finds the program, and checks before its start that the runtime can be loaded.
 
 use crate::output::quoted;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
@@ -16,8 +15,7 @@ use std::path::{Path, PathBuf};
 /// Maximum depth of nested interpreters; the kernel follows four.
 const DEPTH: usize = 5;
 const HEAD_BYTES: usize = 4096;
-/// Largest supported file offset of the end of the program headers. They usually follow the file
-/// header.
+/// Largest supported file offset of the end of the program headers.
 const FARTHEST_TABLE_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes read of a note segment. Linkers write less.
 const NOTES_BYTES: u64 = 64 << 10;
@@ -29,7 +27,7 @@ const SHELL_BUILTINS: [&str; 14] = [
     "umask", "unset",
 ];
 
-/// Finds `name` as a shell does and checks that it can run under softswap.
+/// Searches as a shell does.
 pub(crate) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     let path = look_up(name)?;
     check(&path, DEPTH)?;
@@ -84,7 +82,6 @@ fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
     }))
 }
 
-/// Explains a word without spaces that names no program in PATH.
 fn not_found(name: &str) -> String {
     if let Some((variable, _)) = name.split_once('=').filter(|(before, _)| !before.is_empty()) {
         return format!(
@@ -132,7 +129,6 @@ fn executable(path: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks the file, and the interpreter of a script.
 fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
     // An executable file may be unreadable: then it is not checked.
     let Ok(file) = File::open(path) else {
@@ -203,15 +199,14 @@ fn find_bounded(name: &OsStr, depth: usize) -> Result<(), Refusal> {
     check(&look_up(name)?, depth)
 }
 
-/// Returns the program that `env` would run; `None` if options hide the program's name.
+/// `None` if options hide the program's name.
 fn named_by_env<'a>(words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut words = words.skip_while(|&word| word == "-S" || word == "-i" || word.contains('='));
     words.next().filter(|word| !word.starts_with('-'))
 }
 
-/// Returns the dynamic loader that an ELF program requests. Fails if the program requests no
-/// loader, or cannot be loaded by glibc's. `head` is the start of the file, `read_at` reads the
-/// rest.
+/// Fails if the program requests no loader, or cannot be loaded by glibc's. `head` is the start of
+/// the file, `read_at` reads the rest.
 pub(crate) fn loader_of(
     read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
     head: &[u8],
@@ -230,7 +225,6 @@ pub(crate) fn loader_of(
             "is built for another processor, and {NO_PRELOAD} for x86-64; use its x86-64 build"
         ));
     }
-    // Program headers usually follow the file header, but need not.
     let table = usize::from(header.e_phnum(endian)) * usize::from(header.e_phentsize(endian));
     let end = header.e_phoff(endian).checked_add(table as u64).ok_or_else(truncated)?;
     let mut bytes = head.to_vec();
@@ -252,9 +246,8 @@ pub(crate) fn loader_of(
     Ok(PathBuf::from(OsString::from_vec(name)))
 }
 
-/// Explains why a program has no dynamic loader, and what to use instead. Recognizes the kind of
-/// program by its ELF notes, which stripping preserves: glibc's start files contain a tag for the
-/// required kernel, Go a build ID.
+/// Recognizes the kind of program by its ELF notes, which stripping preserves: glibc's start files
+/// have a tag for the required kernel, Go a build ID.
 fn explain_static(
     headers: &[ProgramHeader64<Endianness>],
     endian: Endianness,
@@ -289,7 +282,7 @@ fn explain_static(
     format!("{kind}, and {NO_PRELOAD}, which needs a dynamic loader; {instead}")
 }
 
-/// Returns true if a file is a program into which glibc's loader never loads a library.
+/// Returns true for a program into which glibc's loader never loads a library.
 pub(super) fn never_loads_libraries(path: &str) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let mut head = Vec::new();
@@ -335,8 +328,7 @@ fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Rejects programs to which the kernel gives more rights than their caller has: for them the
-/// loader ignores the caller's LD_PRELOAD.
+/// If the kernel gives a program more rights than its caller has, the loader ignores LD_PRELOAD.
 fn check_secure_execution(path: &Path, file: &File) -> Result<(), Refusal> {
     let Ok(meta) = file.metadata() else {
         return Ok(());

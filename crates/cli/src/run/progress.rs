@@ -1,11 +1,9 @@
-//! Progress line on the terminal. Nothing is written if standard error is not a terminal, because a
-//! file or a pipe must contain only the program's output.
+//! Progress line on the terminal. Nothing is written if standard error is not a terminal.
 //!
 //! The program may write to the same terminal at any time. So the line is drawn below the cursor's
-//! line, and the cursor is moved back. The program's output continues in place, and its unfinished
-//! lines are preserved. The line is removed before each update and at the end. If the program has
-//! written several lines since, fragments of the line remain between them. The line is
-//! right-aligned, so that its fragments are recognizable.
+//! line, the cursor is moved back, and the line is removed before each update. If the program has
+//! written several lines since, fragments remain between them; right alignment makes them
+//! recognizable.
 
 use super::tree_sums::{TreeRates, TreeWatch};
 use crate::tree_report::TreeReport;
@@ -18,16 +16,14 @@ use softswap_view::units::bytes;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Interval between two updates.
 const STEP: Duration = Duration::from_secs(1);
-/// Time after which a program that swaps is reported once.
+/// A program that swaps is reported once after this time.
 const ONCE_AFTER: Duration = Duration::from_secs(10);
 /// Width if the terminal reports none.
 const WIDTH: usize = 80;
 /// Erases from the cursor to the end of the screen.
 const REMOVE: &str = "\x1b[J";
-/// Moves the cursor down, which scrolls at the last line, and up again, so that a line exists
-/// below.
+/// Moves the cursor down, which scrolls at the last line, and up again.
 const MAKE_ROOM: &str = "\x1bD\x1b[A";
 /// Saves the cursor, moves to the start of the next line, and selects faint characters.
 const GO_BELOW: &str = "\x1b7\x1b[B\r\x1b[2m";
@@ -39,9 +35,7 @@ const SHARE: (usize, usize) = (3, 4);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Nothing,
-    /// One line, once the program has swapped for a while.
     Once,
-    /// A line that is updated every second.
     Always,
 }
 
@@ -73,8 +67,7 @@ impl Progress {
         Progress { pid, stats, wanted, started: Instant::now(), last, watch, is_shown }
     }
 
-    /// Draws the line if it is due. Shows the figures of `tree` if it has several processes and any
-    /// fault, otherwise those of the program.
+    /// Shows `tree` if it has several processes and any fault, otherwise the program.
     pub(super) fn poll(&mut self, tree: impl FnOnce() -> Option<TreeReport>) {
         let at = self.started.elapsed();
         let is_due = self.last.is_none_or(|(then, _)| at >= then + STEP);
@@ -115,7 +108,6 @@ impl Progress {
         }
     }
 
-    /// Removes the line.
     pub(super) fn end(&mut self) {
         if std::mem::take(&mut self.is_shown) && is_in_front() {
             write(REMOVE);
@@ -124,17 +116,15 @@ impl Progress {
 }
 
 fn write(text: &str) {
-    // Errors, such as a closed terminal, are ignored.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Returns true if this process group is in the terminal's foreground: a background process must
-/// not write to the terminal, and may be stopped (SIGTTOU) if it does.
+/// A background process may be stopped (SIGTTOU) if it writes to the terminal.
 fn is_in_front() -> bool {
     tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Returns true if the terminal is in line mode: full-screen programs read single keys.
+/// Full-screen programs read single keys instead of lines.
 fn has_lines() -> bool {
     tcgetattr(std::io::stderr()).is_ok_and(|it| it.local_modes.contains(LocalModes::ICANON))
 }
@@ -144,7 +134,6 @@ fn width() -> usize {
     if columns == 0 { WIDTH } else { columns }
 }
 
-/// Returns the cumulative figures of a process.
 pub(super) fn done(pid: u32, stats: &Stats) -> Option<Done> {
     let stat = Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
     let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
@@ -155,7 +144,6 @@ pub(super) fn done(pid: u32, stats: &Stats) -> Option<Done> {
     })
 }
 
-/// Returns the parts of the line, the most useful first.
 fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String> {
     let Reading { used_bytes, budget_bytes, disk_bytes, .. } = now.reading;
     let mut parts = vec![
@@ -176,7 +164,6 @@ fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String
     parts
 }
 
-/// Returns the parts of the line for a process tree.
 fn parts_of_tree(at: Duration, rates: &TreeRates) -> Vec<String> {
     let TreeRates { now, stalled_threads, returns_per_s } = rates;
     vec![
@@ -188,7 +175,7 @@ fn parts_of_tree(at: Duration, rates: &TreeRates) -> Vec<String> {
     ]
 }
 
-/// Joins as many parts as fit, leaving the last column free: writing to it wraps on some terminals.
+/// Leaves the last column free: writing to it wraps on some terminals.
 fn within(parts: &[String], width: usize) -> String {
     let mut line = String::new();
     for part in parts {

@@ -1,9 +1,8 @@
 //! Watches the block map of a raw swap file, whose blocks the tree writes through the device.
 //!
-//! Each process compares the map twice a second while it writes. A thread of `run` also compares it
-//! every second, and immediately when inotify reports a change of the file or that a program opened
-//! it. So a change is found even if no process writes. If the file was immutable and no longer is,
-//! its blocks could move next. In both cases the area is stopped, and `run` prints a message.
+//! Each process compares the map twice a second while it writes. A thread of `run` compares it
+//! every second, and at once if inotify reports an event of the file. If the map changed, or the
+//! file is no longer immutable, the area is stopped, and `run` prints a message.
 
 use crate::swapon_raw::Raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,22 +19,22 @@ use std::thread::JoinHandle;
 
 const PERIOD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// A raw swap file of the tree. The mark is the last field: its drop removes the immutable flag
-/// only after `guard` has released the file's lock.
+/// The drop of `mark` removes the immutable flag, so it must come after that of `guard`, which
+/// releases the file's lock.
 pub(super) struct RawWatch {
     path: PathBuf,
     guard: Option<Arc<MapGuard>>,
-    /// Write end of a pipe; closing it stops the thread.
+    /// Write end of a pipe. Closing it stops the thread.
     end: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     is_reported: bool,
-    /// The device, on which processes set their marks (file locks).
+    /// Processes set their marks (file locks) on the device.
     pub(super) device: SwapFile,
     mark: RawMark,
 }
 
 impl RawWatch {
-    /// Watches a file whose block map is verified.
+    /// The block map of `raw` is verified.
     pub(super) fn new(
         raw: Raw,
         path: PathBuf,
@@ -56,7 +55,7 @@ impl RawWatch {
         }
     }
 
-    /// Starts the thread. It inherits the blocked signals.
+    /// The thread inherits the blocked signals.
     ///
     /// # Errors
     /// If the kernel refuses inotify, a pipe or a thread.
@@ -76,7 +75,6 @@ impl RawWatch {
         let was_immutable = self.mark.is_immutable();
         let watch = move || {
             while wait(&events, &ended) && !guard.has_stopped() {
-                // If the map cannot be read, the next check may read it.
                 let _ = guard.check();
                 if was_immutable && !raw_mark::is_immutable(guard.file().as_fd()) {
                     guard.stop();
@@ -89,7 +87,7 @@ impl RawWatch {
         Ok(())
     }
 
-    /// Returns a message for the user, once, after the map has changed.
+    /// Returns a message once after the map has changed.
     pub(super) fn news(&mut self) -> Option<String> {
         let has_stopped = self.guard.as_ref().is_some_and(|guard| guard.has_stopped());
         (has_stopped && !std::mem::replace(&mut self.is_reported, true)).then(|| {
@@ -114,7 +112,7 @@ impl Drop for RawWatch {
     }
 }
 
-/// Waits for a change of the file, or until the map must be read again. Returns false at the end.
+/// Returns false at the end.
 fn wait(events: &OwnedFd, ended: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(events, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
     let _ = poll(&mut fds, Some(&PERIOD));

@@ -1,32 +1,26 @@
 //! Waits until swap space is free at the end of `run`.
 //!
-//! A swap file is unlinked and freed with its process. But the process's io_uring rings keep the
-//! file open until the kernel frees them in the background, about 0.1 s after the exit. A program
-//! started before that could find the disk full. So `run` waits until the file's space is free.
+//! A swap file is unlinked, but the io_uring rings keep it open until the kernel frees them in the
+//! background, about 0.1 s after the exit. Before that, the next program could find the disk full.
 
 use softswap_engine::api::settings::AreaSpec;
 use softswap_engine::base::stats::{Counter, Stats};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest wait. The expected free space may never be reached, because other processes write to the
-/// file system, too.
+/// Other processes also write to the file system, so the expected free space may never be reached.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
-/// Divisor of the files' size: this part need not become free, because it may hold the file
-/// system's own metadata.
+/// Divisor of the files' size: this part may hold the file system's metadata.
 const SLACK_PART: u64 = 16;
 
-/// Free space of the areas' file systems plus the size of the swap files.
 #[derive(Debug)]
 pub(super) struct Space {
     dirs: Vec<PathBuf>,
-    /// Expected free space, in bytes, once the swap files are freed.
     whole_bytes: u64,
 }
 
 impl Space {
-    /// Finds the file systems of the areas that have their own file.
     pub(super) fn of(areas: &[AreaSpec]) -> Space {
         let mut dirs: Vec<PathBuf> = Vec::new();
         let device_of = |dir: &PathBuf| rustix::fs::stat(dir).ok().map(|stat| stat.st_dev);
@@ -47,12 +41,11 @@ impl Space {
         self.dirs.iter().map(free).sum()
     }
 
-    /// Updates the expected free space, because other files change the free space.
+    /// Other files change the free space.
     pub(super) fn poll(&mut self, stats: &Stats) {
         self.whole_bytes = self.free_bytes() + stats.get(Counter::SwapFileBytes);
     }
 
-    /// Waits until the swap files' space is free.
     pub(super) fn wait_until_free(&self, stats: &Stats) {
         let file_bytes = stats.get(Counter::SwapFileBytes);
         if self.dirs.is_empty() || file_bytes == 0 || stats.get(Counter::UsesIoUring) == 0 {

@@ -1,9 +1,8 @@
-//! Areas in the memory of other machines. For each, `run` starts a helper (`softswap-remote
-//! serve`), watches it, and restarts it when it exits. While no helper runs, requests of processes
-//! wait, at most until their deadline.
+//! Areas in the memory of other machines. `run` starts a helper (`softswap-remote serve`) for each,
+//! and restarts it when it exits. Meanwhile requests wait, at most until their deadline.
 //!
-//! A socket connects `run` and the helper, and closes when either exits. The helper exits once no
-//! process of the tree exists, which may be after the exit of `run`.
+//! A socket connects both, and closes when either exits. The helper exits after the last process of
+//! the tree, which may be after `run`.
 
 use crate::library;
 use crate::refusal::{OrRefuse, Refusal, plain};
@@ -26,12 +25,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Smallest size of an area on a cluster, the same as of a swap file.
 const MIN_BYTES: u64 = 16 << 20;
-/// Addition to the cluster's timeout for a request, because the helper may have to be restarted
-/// first.
+/// Added to the cluster's timeout for a request, as the helper may have to be restarted first.
 const RESTART: Duration = Duration::from_secs(20);
-/// First pause between attempts to start a helper; doubled after each failure.
+/// Pause between attempts to start a helper; doubled after each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait at the end of the run for a helper that is being restarted.
@@ -39,12 +36,9 @@ pub(super) const LAST_RESTART: Duration = Duration::from_secs(15);
 /// Time for a helper's start, in addition to the cluster's timeout.
 const START: Duration = Duration::from_secs(30);
 
-/// A cluster used as an area.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
-    /// The user's text.
     text: String,
-    /// Text for messages.
     shown: String,
     url: Url,
     size_bytes: u64,
@@ -77,22 +71,21 @@ impl Remote {
         Ok(Remote { text: text.into(), shown: format!("--swap {url}"), url, size_bytes })
     }
 
-    /// Parses a cluster's URL for a run that also has an area on disk, which changes defaults.
+    /// A local disk changes the URL's defaults.
     pub(super) fn parse_with_local_disk(text: &str) -> Result<Remote, String> {
         Remote::parse(&Url::with_local_disk(text))
     }
 
-    /// Returns the URL for the helper.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns true if the cluster mirrors an area on disk instead of being an area itself.
+    /// A mirror belongs to an area on disk, and is no area itself.
     pub(super) fn is_mirror(&self) -> bool {
         self.url.copies == Copies::Local
     }
 
-    /// Returns the area, without the descriptor of its request queue.
+    /// The area has no descriptor of its request queue yet.
     pub(super) fn spec(&self) -> AreaSpec {
         AreaSpec {
             limit_bytes: Some(self.size_bytes),
@@ -106,15 +99,13 @@ impl Remote {
 /// Pidfd of the most recent helper.
 type Last = Arc<Mutex<Arc<OwnedFd>>>;
 
-/// Helper of one area.
 pub(super) struct Helper {
     queue_fd: OwnedFd,
-    /// The running helper, until the watching thread takes it.
+    /// Until the watching thread takes it.
     first: Option<(Keeper, Running)>,
     last: Last,
 }
 
-/// Data for starting a helper.
 struct Keeper {
     program: PathBuf,
     order: Order,
@@ -123,14 +114,12 @@ struct Keeper {
 }
 
 struct Running {
-    /// Pidfd of the helper.
     process: Arc<OwnedFd>,
     control: BufReader<UnixStream>,
 }
 
 impl Helper {
-    /// Creates the request queue and starts the first helper. Fails if the cluster cannot be used.
-    /// Adds messages for the user to `notes`.
+    /// Fails if the cluster cannot be used. Adds messages for the user to `notes`.
     pub(super) fn start(remote: &Remote, notes: &mut Vec<String>) -> Result<Helper, Refusal> {
         let shown = &remote.shown;
         let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
@@ -163,8 +152,6 @@ impl Helper {
         self.queue_fd.as_fd()
     }
 
-    /// Starts a thread that restarts the helper whenever it exits, with a message unless
-    /// `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         let Some((keeper, running)) = self.first.take() else { return Ok(()) };
         let what = format!("{PROGRAM} cannot be watched");
@@ -175,8 +162,7 @@ impl Helper {
         thread.map(drop).or_own(what)
     }
 
-    /// If the helper is being restarted, waits until it runs, at most until `until`. The new helper
-    /// removes the pages of exited processes from the cluster.
+    /// Waits at most until `until`. The new helper removes the pages of exited processes.
     pub(super) fn await_restart(&self, until: Instant) {
         let has_ended = || {
             let last = Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner));
@@ -189,29 +175,29 @@ impl Helper {
 }
 
 impl Keeper {
-    /// Starts a helper and waits until it is ready. Returns its messages for the user.
+    /// Returns once the helper is ready, with its messages for the user.
     fn start(&self, queue: BorrowedFd<'_>) -> Result<(Running, Vec<String>), Refusal> {
         let cannot = |error: std::io::Error| {
             Refusal::own(library::not_run(&self.program, "connects to clusters", &error))
         };
         let (control, other) = UnixStream::pair().map_err(cannot)?;
         let mut command = Command::new(&self.program);
-        // Give the helper a separate open file description of the queue. The lock on the first one
-        // shows that processes of the tree exist, so the helper must not hold it.
+        // With a separate open file description: the lock on the first one shows that processes of
+        // the tree exist, so the helper must not hold it.
         let number = queue.as_raw_fd();
         let own = File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
         let own = own.map_err(cannot)?;
         command.arg("serve").arg(format!("--queue={}", own.as_raw_fd()));
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         command.stderr(Stdio::null()).env_remove(VARIABLE);
-        // A helper belongs to no tree and must not wait for one. An empty value disables the runtime.
-        // If the variable were unset, a runtime in this process would add it with its budget.
+        // A helper belongs to no tree. An empty value disables the runtime. If the variable were
+        // unset, a runtime in this process would add it with its budget.
         library::remove_variables(&mut command);
         command.env(format!("{ENV_PREFIX}MEMORY"), "");
         library::remove_preload(&mut command);
         child::detach_from_session(&mut command, &[own.as_fd()]);
         let started = command.spawn().map_err(cannot)?;
-        // Close this process's copy of the other end, so that only the helper holds it.
+        // Only the helper must hold the other end.
         drop(command);
         let pid = i32::try_from(started.id()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.ok_or_else(|| Refusal::own("the kernel returned no PID"))?;
@@ -227,7 +213,6 @@ impl Keeper {
         }
     }
 
-    /// Restarts the helper whenever it exits. Does not return.
     fn keep(&self, queue: BorrowedFd<'_>, mut running: Running, last: &Last, is_quiet: bool) {
         loop {
             running.listen(|text| self.print_note(is_quiet, text));
@@ -260,8 +245,7 @@ impl Keeper {
 }
 
 impl Running {
-    /// Sends a helper its order, and waits until it is ready. Returns its messages for the user, or
-    /// its error.
+    /// Returns once the helper is ready, with its messages for the user.
     fn begin(&mut self, order: &Order, at_most: Duration) -> Result<Vec<String>, String> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
@@ -289,7 +273,6 @@ impl Running {
         Ok(notes)
     }
 
-    /// Reads a helper's messages until it exits.
     fn listen(&mut self, on_note: impl Fn(&str)) {
         for line in self.control.by_ref().lines().map_while(Result::ok) {
             if let Some(HelperMessage::Note(text)) = HelperMessage::from_line(&line) {
@@ -298,7 +281,7 @@ impl Running {
         }
     }
 
-    /// Kills the helper and waits for its exit, so that there is one helper at a time.
+    /// Waits for the exit, so that there is one helper at a time.
     fn end(&self) {
         let _ = pidfd_send_signal(&self.process, Signal::KILL);
         let within = Timespec::try_from(RESTART).ok();

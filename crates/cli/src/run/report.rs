@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Opens the files of the reports, and refuses one that two options name.
+/// Refuses a file that two options name.
 pub(super) fn open_all(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<OutputFile>, Refusal> {
     let named_twice = |path: &Path, other: &str| {
         let shown = path.display();
@@ -32,7 +32,7 @@ pub(super) fn open_all(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<Outp
     Ok(files)
 }
 
-/// Writes the report, as an HTML page if the file's name ends in `.html` or `.htm`. Prints errors.
+/// HTML if the file's name ends in `.html` or `.htm`. Prints errors.
 pub(super) fn write(mut file: OutputFile, report: &Report) {
     let is_page = file.path.extension().is_some_and(|it| it == "html" || it == "htm");
     let text = match is_page {
@@ -49,7 +49,6 @@ pub(super) fn write(mut file: OutputFile, report: &Report) {
     }
 }
 
-/// Returns the settings at the start, by their keys in `softswap ctl`.
 pub(super) fn settings(config: &Config) -> BTreeMap<String, String> {
     let areas: Vec<_> = config.areas.iter().map(|area| area.path.display().to_string()).collect();
     let settings = [

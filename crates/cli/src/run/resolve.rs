@@ -1,5 +1,4 @@
-//! Resolves the settings: flags before environment before file before defaults. Checks every value;
-//! each refusal names the value's source.
+//! Resolves and checks the settings: flags before environment before file before defaults.
 
 use super::advertised;
 use super::areas;
@@ -14,28 +13,23 @@ use softswap_sys::memory_limits;
 use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::path::{Path, PathBuf};
 
-/// The resolved settings of `run`.
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) config: Config,
     pub(super) common: areas::Common,
     pub(super) is_per_process: bool,
-    /// Bounds of the tree's budget, if it follows the machine.
+    /// Set if the tree's budget follows the machine.
     pub(super) auto: Option<Bounds>,
-    /// Memory that the tree may use: the budget and the swap areas.
     pub(super) usable_bytes: u64,
     pub(super) reports: Vec<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) verbose: bool,
     pub(super) progress: bool,
-    /// True if the tree is parked when it is paused by SIGTSTP.
     pub(super) parks_on_stop: bool,
-    /// Notes about settings that are allowed but probably not intended.
     pub(super) notes: Vec<String>,
 }
 
 const SEVERAL: [&str; 2] = ["swap", "report"];
-/// How programs that the program starts can be treated.
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
 
 struct Sources<'a, E> {
@@ -46,7 +40,7 @@ struct Sources<'a, E> {
 }
 
 impl<'a, E: Fn(&str) -> Option<String>> Sources<'a, E> {
-    /// Reads the settings file: that of `--config`, else that of the variable.
+    /// Reads the file of `--config`, else that of the variable.
     fn read(
         given: &'a CommandLineOptions,
         config: Option<PathBuf>,
@@ -67,13 +61,12 @@ impl<'a, E: Fn(&str) -> Option<String>> Sources<'a, E> {
         }
     }
 
-    /// Returns the effective value of an option. `name` is spelled as in the file (`no_move`).
+    /// `name` is spelled as in the file (`no_move`).
     fn pick(&self, name: &str) -> Result<Option<Sourced>, Refusal> {
         Ok(self.pick_all(name)?.pop())
     }
 
-    /// Returns all effective values for a repeatable option: repeated flags, `;` in the variable,
-    /// an array in the file.
+    /// Returns the values of a repeatable option: repeated flags, `;` in the variable, an array.
     fn pick_all(&self, name: &str) -> Result<Vec<Sourced>, Refusal> {
         let given = self.given.values(name);
         if !given.is_empty() {
@@ -103,12 +96,12 @@ impl<'a, E: Fn(&str) -> Option<String>> Sources<'a, E> {
         }
     }
 
-    /// Returns the value for `name`, unless `other` was given in a source with higher precedence.
+    /// `None` if `other` was given in a source with higher precedence.
     fn pick_unless(&self, name: &str, other: &str) -> Result<Option<Sourced>, Refusal> {
         if self.rank(other) < self.rank(name) { Ok(None) } else { self.pick(name) }
     }
 
-    /// Returns the rank of the source that sets `name`; the source with the lowest rank applies.
+    /// The source with the lowest rank applies.
     fn rank(&self, name: &str) -> usize {
         let places = [
             !self.given.values(name).is_empty(),
@@ -118,7 +111,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Sources<'a, E> {
         places.iter().position(|has| *has).unwrap_or(places.len())
     }
 
-    /// Returns the value of a setting's variable; an empty one counts as unset.
+    /// An empty variable counts as unset.
     fn in_env(&self, name: &str) -> Option<String> {
         (self.env)(&variable_of(name)).filter(|text| !text.is_empty())
     }
@@ -150,8 +143,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Sources<'a, E> {
     }
 }
 
-/// Resolves and checks every setting. Settings in the engine's table are resolved in a loop; sizes
-/// and areas are resolved one by one.
+/// Settings in the engine's table are resolved in a loop, sizes and areas one by one.
 pub(super) fn resolve(
     args: &RunArgs,
     env: impl Fn(&str) -> Option<String>,
@@ -208,7 +200,7 @@ pub(super) fn resolve(
     config.manage_children = choose(children.as_ref(), CHILDREN)?;
     let reports = match args.report.is_empty() {
         true => sources.pick_all("report")?.into_iter().map(|asked| asked.text.into()).collect(),
-        // Paths are not converted, because a path need not be valid text.
+        // A path need not be valid text.
         false => args.report.clone(),
     };
     let log = sources.pick("log")?;
@@ -230,14 +222,12 @@ pub(super) fn resolve(
     })
 }
 
-/// Where `run` without options stores pages.
 pub(crate) struct Storage {
     pub(crate) reserve_bytes: u64,
-    /// The values of `swap`; empty for the default.
+    /// An empty list stands for the default.
     pub(crate) areas: Vec<Sourced>,
 }
 
-/// Resolves the reserve, and with `with_areas` the swap areas, as for a `run` without options.
 pub(crate) fn resolve_storage(with_areas: bool) -> Result<Storage, Refusal> {
     let (given, options) = (CommandLineOptions::default(), options());
     check_variables(["config", "reserve"].into_iter().chain(with_areas.then_some("swap")))?;
@@ -246,8 +236,7 @@ pub(crate) fn resolve_storage(with_areas: bool) -> Result<Storage, Refusal> {
     Ok(Storage { reserve_bytes: sources.reserve_bytes()?, areas })
 }
 
-/// Sets the field with the option's name in the engine's table. `--no-encrypt` turns `encrypt` off,
-/// `--no-move` turns `avoid_move` on.
+/// `--no-encrypt` turns `encrypt` off, `--no-move` turns `avoid_move` on.
 fn resolve_one<E: Fn(&str) -> Option<String>>(
     option: &clap::Arg,
     sources: &Sources<'_, E>,
@@ -278,7 +267,7 @@ fn resolve_one<E: Fn(&str) -> Option<String>>(
     config.set(setting, &text).map_err(|why| asked.refuse(why))
 }
 
-/// Parses a pool limit: a share as in the engine, a size as elsewhere on the command line.
+/// A share is as in the engine, a size as elsewhere on the command line.
 pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
     text.parse().or_else(|bad| match parse_size(text) {
         Ok(bytes) if text.ends_with(char::is_alphabetic) => Ok(PoolLimit::Bytes(bytes)),
@@ -309,7 +298,7 @@ fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> 
     }
 }
 
-/// Parses the settings in a file's text. Does not resolve values that depend on the machine.
+/// Values that depend on the machine are not resolved.
 pub(crate) fn parse_settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
     let file = parse_file(text, &options())?;
     let (given, env) = (CommandLineOptions::default(), |_: &str| None);
@@ -322,7 +311,7 @@ pub(crate) fn parse_settings_file(text: &str) -> Result<Vec<(String, String)>, S
     Ok(settings)
 }
 
-/// Returns true for the first word or without a value, false for the second word.
+/// True for the first word or no value, false for the second word.
 fn choose(asked: Option<&Sourced>, words: [&str; 2]) -> Result<bool, Refusal> {
     match asked {
         None => Ok(true),
@@ -332,7 +321,6 @@ fn choose(asked: Option<&Sourced>, words: [&str; 2]) -> Result<bool, Refusal> {
     }
 }
 
-/// Returns the budget at the start, and its bounds if it follows the machine.
 fn resolve_memory(
     asked: &Sourced,
     is_per_process: bool,
@@ -412,8 +400,7 @@ mod tests {
         })
     }
 
-    /// Resolves with a usable swap directory and no reserve, and a file of settings, if there are
-    /// any.
+    /// Uses a swap directory and no reserve, and a file of settings unless `file` is empty.
     fn settled(flags: &[&str], env: Variables<'_>, file: &str) -> Result<Resolved, Refusal> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("softswap.toml");

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const DEPTH: usize = 5;
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// Returns the sanitizer of a program, of its interpreter, or of LD_PRELOAD.
+/// Checks the program, its interpreter, and LD_PRELOAD.
 pub(super) fn sanitizer_of(program: &Path) -> Option<Sanitizer> {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut path = program.to_path_buf();
@@ -28,7 +28,6 @@ pub(super) fn sanitizer_of(program: &Path) -> Option<Sanitizer> {
     preloaded_sanitizer(preload.as_bytes()).or_else(of_file)
 }
 
-/// Returns the interpreter in a script's first line.
 fn interpreter(script: &Path) -> Option<PathBuf> {
     let mut line = Vec::new();
     let mut file = BufReader::new(File::open(script).ok()?.take(MAX_LINE_BYTES));

@@ -7,7 +7,7 @@ use std::fmt::Display;
 #[derive(Debug)]
 pub(crate) struct Sourced {
     pub(crate) text: String,
-    /// Text for messages: `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
+    /// For messages: `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
     pub(crate) shown: String,
 }
 
@@ -17,8 +17,7 @@ impl Sourced {
     }
 }
 
-/// Returns a value for display. Passwords are removed from cluster URLs, which `;` may separate.
-/// (softswap refuses URLs with passwords, and must not print the passwords.)
+/// For messages. softswap refuses cluster URLs with passwords, and must not print the passwords.
 pub(crate) fn without_password(text: &str) -> String {
     let parts: Vec<String> = text.split(';').map(one_without_password).collect();
     parts.join(";")

@@ -1,10 +1,8 @@
 //! Supervises the program: forwards signals, follows stops, reports the exit.
 //!
-//! Signals are blocked and read from a queue. The program shares the process group of `run`, so
-//! signals from the terminal or the kernel to the group have already reached the program. Only
-//! signals that a process sent to the PID of `run` are forwarded. A signal to the PID and one to
-//! the group look alike. Signals from the program or its descendants are taken for signals to the
-//! group (`kill 0`), so that a program's own signal is not returned to it.
+//! The program shares the process group of `run`, so signals to the group have already reached it.
+//! Only signals that a process sent to the PID of `run` are forwarded. Both look alike: signals
+//! from the program or its descendants are taken for signals to the group (`kill 0`).
 
 use super::checks::{Checks, Found, Supervised};
 use super::outside_budget::FIRST_SAMPLE_DELAY;
@@ -17,7 +15,6 @@ use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Interval of checks whether the processes of a tree have evicted their memory.
 const EVICTING_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +23,7 @@ pub(super) enum Ending {
     Killed(i32),
 }
 
-/// Signals that are forwarded, in addition to real-time signals. The others cannot be caught, or
-/// have a meaning for this process itself.
+/// Forwarded besides real-time signals. Others cannot be caught, or have a meaning for `run`.
 const FORWARDED: [i32; 23] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -54,7 +50,6 @@ const FORWARDED: [i32; 23] = [
     libc::SIGSTKFLT,
 ];
 
-/// Results of a program that has ended.
 pub(super) struct Finished {
     pub(super) ending: Ending,
     pub(super) found: Found,
@@ -62,7 +57,6 @@ pub(super) struct Finished {
     pub(super) signals: SignalQueue,
 }
 
-/// Starts the program, and supervises it until it ends.
 pub(super) fn run(mut command: Command, mut run: Supervised<'_>) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = FORWARDED.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals).or_own("cannot block signals")?;
@@ -76,7 +70,7 @@ pub(super) fn run(mut command: Command, mut run: Supervised<'_>) -> Result<Finis
     if let Some(tree) = &mut run.tree {
         tree.serve(child.id());
     }
-    // Threads inherit the blocked signals, so they are started after the signals are blocked.
+    // Threads inherit the blocked signals.
     run.areas.watch(run.is_quiet)?;
     if let Some(log) = &mut run.log {
         log.start(child.id());
@@ -112,8 +106,8 @@ fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
     Refusal::new(status, format!("{}: cannot be started: {}", name.to_string_lossy(), plain(error)))
 }
 
-/// Closes descriptors that only the program should hold, so that a pipe closes when the program
-/// closes its end. Keeps standard error. Disables core files of this process.
+/// Closes descriptors, so that a pipe closes when the program closes its end. Keeps standard error.
+/// Disables core files of this process.
 fn step_aside() {
     use rustix::fs::{Mode, OFlags};
     if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -127,8 +121,7 @@ fn step_aside() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Forwards signals and makes the regular checks until the program ends. While the tree evicts its
-/// memory, its processes are continued, and this process does not stop.
+/// While the tree evicts its memory, its processes are continued, and this process does not stop.
 fn forward_until_exit(
     pid: Pid,
     queue: &SignalQueue,
@@ -150,7 +143,7 @@ fn forward_until_exit(
             let program = pid.as_raw_nonzero().get();
             stops.note(received.signal);
             budget.iter().for_each(|budget| budget.note_signal(received.signal));
-            // The kernel names this process itself as the sender if its own write exceeds a limit.
+            // The kernel names this process as the sender if its own write exceeds a limit.
             let is_own = u32::try_from(received.sender) == Ok(std::process::id());
             let is_for_it =
                 received.from_process && !is_own && !is_of_its_group(received.sender, program);
@@ -202,8 +195,8 @@ impl Stops {
         }
     }
 
-    /// Returns true once for each stop that this process must follow. SIGSTOP, SIGTTIN and SIGTTOU
-    /// to the group have stopped this process already.
+    /// Returns true once for each stop. SIGSTOP, SIGTTIN and SIGTTOU to the group have stopped this
+    /// process already.
     fn must_follow_stop(&mut self) -> bool {
         let Some(signal) = self.program else { return false };
         let must_follow_stop = self.is_asked || (signal == libc::SIGTSTP && is_job_of_a_shell());
@@ -214,8 +207,7 @@ impl Stops {
     }
 }
 
-/// Returns true if this process is in the foreground of a terminal, and its parent, of another
-/// group in the same session, can move it to the background.
+/// The parent, of another group in the session, can move this process to the background.
 fn is_job_of_a_shell() -> bool {
     use rustix::process::{getpgid, getpgrp, getppid, getsid};
     let Ok(terminal) = std::fs::File::open("/dev/tty") else { return false };
@@ -227,15 +219,14 @@ fn is_job_of_a_shell() -> bool {
         })
 }
 
-/// Returns true if a signal from `sender` may have been sent to the process group: `sender` is in
-/// the group, and is the program or its descendant.
+/// Returns true if the sender is in the group, and is the program or its descendant.
 fn is_of_its_group(sender: i32, program: i32) -> bool {
     use rustix::process::{getpgid, getpgrp};
     let group = Pid::from_raw(sender).and_then(|sender| getpgid(Some(sender)).ok());
     group == Some(getpgrp()) && descends(sender, program)
 }
 
-/// Returns true if process `who` is `ancestor` or its descendant, through living parents.
+/// Follows living parents.
 fn descends(mut who: i32, ancestor: i32) -> bool {
     // The limit exceeds the nesting of shells in practice, and ends the loop if PIDs are reused.
     for _ in 0..64 {
@@ -251,8 +242,7 @@ fn descends(mut who: i32, ancestor: i32) -> bool {
     false
 }
 
-/// Reaps every change of state. Returns the program's ending, if it has ended. As the first process
-/// of a container, `run` also reaps orphaned processes.
+/// Returns the program's ending. The first process of a container also reaps orphaned processes.
 fn reap(program: Pid, stops: &mut Stops) -> std::io::Result<Option<Ending>> {
     let changes = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
     while let Some((who, status)) = wait(changes)? {

@@ -6,17 +6,15 @@ use softswap_shared::ledger::Sizes;
 use softswap_view::estimate::too_large;
 use softswap_view::units::bytes;
 
-/// Divisor: the note about tables is printed once the tables take a quarter of the budget.
+/// Divisor of the budget: tables of this size are noted.
 const NOTABLE_PART: u64 = 4;
-/// Ratio of program memory to budget up to which the tables fit, if pages compress well. A page
-/// outside DRAM takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.
+/// Largest ratio of program memory to budget, if pages compress well. A page outside DRAM takes 16
+/// bytes of the page table, and a part of its slot's 20 to 28 bytes.
 const MAX_BUDGETS: u64 = 200;
 /// [`MAX_BUDGETS`] for pages that do not compress.
 pub(super) const MAX_BUDGETS_INCOMPRESSIBLE: u64 = MAX_BUDGETS / 2;
 const MIB: u64 = 1 << 20;
 
-/// Watches the size of softswap's page tables and the largest allocation, in the program and in the
-/// other processes of its tree.
 #[derive(Debug)]
 pub(super) struct Tables {
     stats: Stats,
@@ -31,8 +29,6 @@ impl Tables {
         Tables { stats, largest_bytes, has_noted_block: false, has_noted_tables: false }
     }
 
-    /// Returns the note that is due, if any. `budget_bytes` is the tree's budget, if the program
-    /// shares one; `others` are the figures of the tree's processes.
     pub(super) fn poll(
         &mut self,
         budget_bytes: Option<u64>,

@@ -9,17 +9,14 @@ use softswap_view::units::bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Thrashing that lasts this long is reported.
 const WINDOW: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(1);
-/// Share of the time, in percent, above which a program thrashes. A program that only waits reaches
-/// 80 with a fast disk, because the kernel's time to deliver a fault is not counted as waiting.
+/// A program that only waits reaches 80 % with a fast disk: the kernel's time to deliver a fault
+/// does not count as waiting.
 const THRASHES_PERCENT: f64 = 60.0;
-/// Share of the waits at which the message names the disk.
 const MOSTLY: f64 = 0.5;
 
-/// Returns the share of the threads' time for which they waited for pages of the disk and of the
-/// pool, in percent.
+/// Returns the share of the threads' time for which they waited for pages of the disk and the pool.
 fn waited_percent(seen: &Changes) -> f64 {
     let waited = seen.waited(Tier::Disk) + seen.waited(Tier::Pool);
     stall::share(waited, seen.cpu, seen.wall, seen.threads) * 100.0
@@ -37,14 +34,11 @@ pub(super) struct Thrashing {
 }
 
 impl Thrashing {
-    /// Watches a process that has just been started. Reports nothing unless `is_enabled`.
     pub(super) fn new(pid: u32, stats: Stats, largest_bytes: u64, is_enabled: bool) -> Thrashing {
         let samples = is_enabled.then(VecDeque::new);
         Thrashing { pid, stats, started: Instant::now(), largest_bytes, samples }
     }
 
-    /// Returns the message if it is due. `budget_bytes` is the tree's budget, if the program shares
-    /// one.
     pub(super) fn poll(&mut self, budget_bytes: Option<u64>) -> Option<String> {
         let at = self.started.elapsed();
         let last = self.samples.as_ref()?.back();
@@ -59,8 +53,7 @@ impl Thrashing {
     }
 }
 
-/// Adds a sample. Returns the changes over the last window if the program thrashed, the first time
-/// only.
+/// `None` unless the program thrashed over the last window, and after the first time.
 fn thrashing_once(
     samples: &mut Option<VecDeque<(Duration, Done)>>,
     at: Duration,
@@ -74,8 +67,7 @@ fn thrashing_once(
     Some(seen)
 }
 
-/// Adds a sample. Returns the changes over the window that ends with it; `None` until the samples
-/// span a whole window.
+/// `None` until the samples span a whole window.
 fn changes_over_window(
     samples: &mut VecDeque<(Duration, Done)>,
     at: Duration,

@@ -1,5 +1,4 @@
-//! Budget of the tree of processes: `run` creates the ledger, removes exited processes from it, and
-//! answers `stat` and `ctl`.
+//! The tree's budget: `run` creates the ledger, removes exited processes, answers `stat` and `ctl`.
 
 use super::auto_memory::{self, Bounds, Inputs};
 use super::parking::Parking;
@@ -22,16 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Smallest chunk of the budget.
 const MIN_CHUNK_BYTES: u64 = 1 << 20;
-/// Pause after the kernel had no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait of a client until the processes' shares fit its new limit.
+/// A client's longest wait until the processes' shares fit its limit.
 const LIMIT_TIMEOUT: Duration = Duration::from_millis(100);
-/// The interval of checks during this wait.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// The ledger of this run's tree.
 pub(super) struct Tree {
     fd: OwnedFd,
     budget: Budget,
@@ -40,25 +35,23 @@ pub(super) struct Tree {
     together: SharedMemoryCount,
 }
 
-/// State shared with the thread that answers.
+/// Shared with the thread that answers.
 #[derive(Clone)]
 pub(super) struct Budget {
     ledger: Ledger,
-    /// Limit in chunks. Any process of the tree may overwrite the limit in the ledger.
+    /// In chunks. Any process of the tree may overwrite the limit in the ledger.
     limit: Arc<AtomicUsize>,
     chunk_bytes: u64,
     /// Bounds of an automatic limit; `is_auto` is true while the limit is automatic.
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
-    /// Held while the limit changes.
     setting: Arc<Mutex<()>>,
     unmanaged: Arc<Mutex<Vec<UnmanagedProcess>>>,
     parking: Arc<Parking>,
-    /// True if SIGTSTP parks the tree.
     parks_on_stop: bool,
 }
 
-/// Returns the smallest chunk with which a ledger can have all DRAM of this machine as its limit.
+/// With this chunk, all DRAM of the machine fits a ledger.
 fn chunk_bytes() -> u64 {
     let most_bytes = softswap_sys::memory::dram_bytes();
     let exact = most_bytes.div_ceil(SHAPE.chunks as u64);
@@ -110,7 +103,6 @@ impl Tree {
         self.budget.report()
     }
 
-    /// Stores the processes without a share, for [`Tree::report`].
     pub(super) fn set_unmanaged(&self, now: &[UnmanagedProcess]) {
         // Larger answers would exceed the protocol's limit.
         const MAX: usize = 100;
@@ -143,8 +135,7 @@ impl Tree {
         self.budget.ledger.serve_demands();
     }
 
-    /// Returns the PIDs of the members. Leaves out those of other PID namespaces, which belong to
-    /// other processes here.
+    /// Excludes members of other PID namespaces: their PIDs belong to other processes here.
     pub(super) fn member_pids(&self) -> Vec<u32> {
         let identities = self.budget.ledger.members().into_iter().map(|member| member.identity);
         let alive = identities.filter(|identity| identity.liveness() == Liveness::Alive);
@@ -159,14 +150,12 @@ impl Tree {
         self.budget.limit.load(Relaxed) as u64 * self.budget.chunk_bytes
     }
 
-    /// Returns the longest pause until the next [`Tree::poll`].
     pub(super) fn max_interval(&self) -> Duration {
         if self.budget.bounds.is_some() { auto_memory::PAUSE } else { Duration::MAX }
     }
 
-    /// Removes the socket. Returns the peaks.
     pub(super) fn end(mut self) -> TreePeaks {
-        // Without this sample, a program that exited before the first one would have no peaks.
+        // The program may have exited before the first sample.
         let now = self.budget.report();
         let used_bytes = self.together.used_bytes(&now, &self.peaks);
         self.peaks.raise(&now, used_bytes);
@@ -174,8 +163,7 @@ impl Tree {
         self.peaks
     }
 
-    /// Starts a thread that answers clients, if a socket can be opened. Called once the program
-    /// runs.
+    /// Starts a thread that answers clients, if a socket can be opened. The program must run.
     pub(super) fn serve(&mut self, program_pid: u32) {
         self.peaks.program_pid = program_pid;
         let own = own_uid();
@@ -201,7 +189,6 @@ impl Tree {
     }
 }
 
-/// Returns the published name of a process without control characters.
 fn name(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     visible(&String::from_utf8_lossy(&bytes[..end]))
@@ -246,8 +233,7 @@ impl Budget {
         }
     }
 
-    /// Continues the tree when this process is continued, or gets a signal that ends the program: a
-    /// stopped process would not receive it.
+    /// A stopped process would not receive a signal that ends the program.
     pub(super) fn note_signal(&self, signal: i32) {
         let continues = [libc::SIGCONT, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
         if continues.contains(&signal) {
@@ -255,22 +241,19 @@ impl Budget {
         }
     }
 
-    /// Begins to park the tree after Ctrl-Z, if that was requested. Returns true if it has begun.
+    /// Only if `--park-on` was given.
     pub(super) fn park_after_ctrl_z(&self) -> bool {
         self.parks_on_stop && self.park(true).is_ok()
     }
 
-    /// Returns true while processes evict their memory before they are stopped.
     pub(super) fn is_evicting(&self) -> bool {
         self.parking.is_evicting()
     }
 
-    /// Returns true if the processes of the parked tree are stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.parking.is_stopped()
     }
 
-    /// Begins to park the tree.
     fn park(&self, is_after_ctrl_z: bool) -> Result<String, String> {
         let Some(generation) = self.parking.begin(&self.ledger) else {
             return Err("the tree is parked already; `unpark` continues it".to_string());
@@ -293,7 +276,6 @@ impl Budget {
         format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
     }
 
-    /// Reports whether processes may take turns.
     fn turns(&self) -> String {
         let turns = if self.ledger.takes_turns() { Turns::Auto } else { Turns::Off };
         format!("turns {turns}\n")
@@ -320,12 +302,10 @@ impl Budget {
         )
     }
 
-    /// Continues the tree if it is parked.
     pub(super) fn unpark(&self) {
         let _ = self.parking.end(&self.ledger);
     }
 
-    /// Waits until the granted memory is within the limit, for [`LIMIT_TIMEOUT`] at most.
     fn await_limit(&self) {
         let until = Instant::now() + LIMIT_TIMEOUT;
         let limit_bytes = self.limit.load(Relaxed) as u64 * self.chunk_bytes;
@@ -334,11 +314,10 @@ impl Budget {
         }
     }
 
-    /// Sets the limit to what the machine can spare.
     fn follow_machine(&self, resident_bytes: u64, available: &Available) {
         let Some(bounds) = self.bounds else { return };
         let _alone = self.setting.lock();
-        // A client may have set a limit since the figures were read.
+        // A client may have set a limit meanwhile.
         if !self.is_auto.load(Relaxed) {
             return;
         }
@@ -405,7 +384,7 @@ impl Budget {
         TreeReport { turns, unmanaged, ..of_managed }
     }
 
-    /// As [`Budget::report`], with the state of a parked tree, which reads /proc.
+    /// Reads /proc if the tree is parked.
     fn full_report(&self) -> TreeReport {
         TreeReport { parked: self.parking.report(&self.ledger), ..self.report() }
     }
@@ -415,20 +394,18 @@ fn now_ms() -> u64 {
     now_ns() / 1_000_000
 }
 
-/// Counts shared memory once for all processes, although each forked child reports all that it
-/// inherited. `/proc` shows the share of each process, but the kernel scans the process's memory to
-/// compute it.
+/// Counts shared memory once, although each forked child reports all that it inherited. `/proc`
+/// shows each process's share, but the kernel scans the process's memory to compute it.
 #[derive(Debug, Default)]
 struct SharedMemoryCount {
     next_scan: Option<Instant>,
-    /// Resident and available memory at the last scan, in bytes.
+    /// Resident and available memory, in bytes.
     last_scan: Option<(u64, u64)>,
 }
 
 impl SharedMemoryCount {
-    /// Returns the memory that all processes use, with their private memory outside the budget. A
-    /// scan is made only if the sum exceeds the peak by 1/64; if no scan is due yet, the peak is
-    /// returned.
+    /// Includes private memory outside the budget. A scan is made only if the sum exceeds the peak
+    /// by 1/64; if no scan is due yet, the peak is returned.
     fn used_bytes(&mut self, now: &TreeReport, peaks: &TreePeaks) -> u64 {
         if now.processes.len() < 2 {
             return now.used_bytes;
@@ -445,8 +422,7 @@ impl SharedMemoryCount {
         self.scan(now, peaks.program_pid).unwrap_or(peak_bytes)
     }
 
-    /// Returns the managed memory of all processes that is in DRAM: less than their charged memory
-    /// if they have committed untouched memory.
+    /// Less than the charged memory if processes have committed untouched memory.
     fn resident_bytes(&mut self, now: &TreeReport, program_pid: u32, available_bytes: u64) -> u64 {
         let resident =
             |process: &Process| Some(anonymous_bytes(process.pid)?.min(process.used_bytes));
@@ -460,9 +436,8 @@ impl SharedMemoryCount {
         sum_bytes.min(walk_bytes + then_bytes.saturating_sub(available_bytes))
     }
 
-    /// Adds up the parts of all processes; that of the program without its memory outside the
-    /// budget, which has a line of its own in the summary. Scans take at most a tenth of a CPU,
-    /// and a quarter of the time: returns `None` if the next scan is not due.
+    /// Leaves out the program's memory outside the budget, which has its own line in the summary.
+    /// Scans take at most a tenth of a CPU, and a quarter of the time: `None` if none is due.
     fn scan(&mut self, now: &TreeReport, program_pid: u32) -> Option<u64> {
         const PAUSE_FACTOR: u32 = 10;
         const WAIT_FACTOR: u32 = 3;
@@ -484,7 +459,7 @@ impl SharedMemoryCount {
     }
 }
 
-/// Returns a process's anonymous memory, in which a page of N processes counts 1/N.
+/// A page of N processes counts as 1/N.
 fn anonymous_part_bytes(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
@@ -507,7 +482,6 @@ mod tests {
             SharedMemoryCount::default().used_bytes(&tree, &peaks)
         };
         assert!(used_bytes(exited_pid) >= 64 << 20);
-        // The program's memory outside the budget has a figure of its own.
         assert_eq!(used_bytes(own_pid), 2 << 20);
         // A single process publishes all that counts.
         let alone = TreeReport::of(8 << 20, vec![of(own_pid)]);

@@ -1,5 +1,4 @@
-//! Areas that the tree of processes shares: files and devices, and clusters accessed through
-//! helpers.
+//! Areas that the tree shares: files and devices, and clusters accessed through helpers.
 //!
 //! `run` claims files and devices, creates the table of clusters, and frees the clusters of exited
 //! processes, whose marks (file locks) the kernel has released.
@@ -21,7 +20,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Starts a helper for each cluster. Adds messages for the user to `notes`.
 pub(super) fn start_helpers(
     remotes: Vec<(usize, Remote)>,
     notes: &mut Vec<String>,
@@ -33,14 +31,13 @@ pub(super) fn start_helpers(
 }
 
 pub(super) struct TreeAreas {
-    /// Tables of the clusters of named areas; `None` without named areas.
+    /// `None` without named areas.
     tables_fd: Option<OwnedFd>,
     named: Vec<NamedArea>,
     helpers: Vec<Helper>,
 }
 
-/// A file or device. Fields are dropped in order: `raw` comes last, because the immutable flag of a
-/// raw file is cleared after its claim is released.
+/// `raw` is dropped last: the flag of a raw file is cleared after its claim is released.
 struct NamedArea {
     file: Arc<SwapFile>,
     table: ClusterTable,
@@ -48,8 +45,6 @@ struct NamedArea {
 }
 
 impl TreeAreas {
-    /// Prepares the shared areas. Adds to `config` the numbers of the descriptors that the tree
-    /// inherits.
     pub(super) fn make(
         named: Vec<Named>,
         helpers: Vec<(usize, Remote, Helper)>,
@@ -106,8 +101,7 @@ impl TreeAreas {
         files.chain(tables).chain(self.helpers.iter().map(Helper::fd))
     }
 
-    /// Starts the threads that watch raw areas, and the threads that restart exited helpers; these
-    /// print a message unless `is_quiet`.
+    /// Threads watch raw areas, and restart helpers with a message unless `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         let start =
             |area: &mut NamedArea| area.raw.iter_mut().try_for_each(|raw| raw.start(&area.file));
@@ -115,7 +109,6 @@ impl TreeAreas {
         self.helpers.iter_mut().try_for_each(|helper| helper.watch(is_quiet))
     }
 
-    /// Frees the clusters of exited processes. Returns messages for the user.
     pub(super) fn poll(&mut self) -> Vec<String> {
         let poll = |NamedArea { file, table, raw }: &mut NamedArea| {
             let marked = raw.as_ref().map_or(&**file, |raw| &raw.device);
@@ -125,9 +118,8 @@ impl TreeAreas {
         self.named.iter_mut().filter_map(poll).collect()
     }
 
-    /// Called after the program's exit. Waits for helpers that are being restarted, because they
-    /// remove the pages of exited processes. Then releases the claims of named areas, and removes
-    /// the marks of raw areas, unless other processes of the tree still run.
+    /// Waits for helpers that are being restarted, because they remove the pages of exited
+    /// processes. Releases claims and marks unless other processes of the tree still run.
     pub(super) fn release(&mut self) {
         let until = Instant::now() + LAST_RESTART;
         self.helpers.iter().for_each(|helper| helper.await_restart(until));
@@ -135,7 +127,7 @@ impl TreeAreas {
     }
 }
 
-/// Discards an area before its first use, if requested. Returns the discard mode for the processes.
+/// Returns the discard mode for the processes, without `once`.
 fn discard_at_start(area: &Activated, raw: Option<&Raw>, asked: Discard, stats: &Stats) -> Discard {
     let then = match asked {
         Discard::None | Discard::Once => Discard::None,
@@ -146,7 +138,7 @@ fn discard_at_start(area: &Activated, raw: Option<&Raw>, asked: Discard, stats: 
     }
     let bytes = (area.header.pages() - 1) * PAGE_SIZE as u64;
     let discarded = match raw {
-        // Much may have happened since the map was verified.
+        // The map may have changed since it was verified.
         Some(raw) => raw
             .file
             .check_unchanged(area)
@@ -165,7 +157,7 @@ fn discard_at_start(area: &Activated, raw: Option<&Raw>, asked: Discard, stats: 
     then
 }
 
-/// Discards the blocks of a raw file, except the first, which holds the header.
+/// Keeps the first block, which holds the header.
 fn discard_blocks(raw: &Raw) -> io::Result<()> {
     const PAGE_BYTES: u64 = PAGE_SIZE as u64;
     raw.file.map.iter().try_for_each(|extent| {

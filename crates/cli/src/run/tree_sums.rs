@@ -10,22 +10,20 @@ pub(super) struct OfTree {
     pub(super) budget_bytes: u64,
     pub(super) used_bytes: u64,
     pub(super) processes: u64,
-    /// Number of refaults.
     pub(super) faults: u64,
-    /// Counters, including those of exited processes.
     pub(super) counts: Counts,
     pub(super) sizes: Sizes,
 }
 
 impl OfTree {
-    /// Returns the sums, with each counter raised to at least that of `counts`.
+    /// Raises each counter to at least that of `counts`.
     pub(super) fn with_minimum(self, counts: &Counts) -> OfTree {
         let counts = self.counts.max_of_each(counts);
         OfTree { counts, faults: counts.returns(), ..self }
     }
 }
 
-/// Cumulative counters of a tree, including those of exited processes.
+/// Sums include exited processes.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     now: HashMap<u32, Counts>,
@@ -33,7 +31,6 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Adds the increase of each counter since the last call. Returns the sums.
     pub(super) fn add(&mut self, tree: &TreeReport) -> OfTree {
         for process in &tree.processes {
             let before = self.now.insert(process.pid, process.counts).unwrap_or_default();
@@ -57,18 +54,16 @@ pub(super) struct TreeWatch {
     last: Option<(Duration, OfTree)>,
 }
 
-/// Rates of a tree since the previous sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TreeRates {
     pub(super) now: OfTree,
-    /// Average number of waiting threads.
+    /// Average since the previous sample.
     pub(super) stalled_threads: f64,
     pub(super) returns_per_s: f64,
 }
 
 impl TreeWatch {
-    /// Returns the rates since the last call. Returns `None` on the first call, and for a tree of
-    /// one process. `at` is the time since the start.
+    /// `None` on the first call, and for a tree of one process. `at` is the time since the start.
     pub(super) fn poll(&mut self, at: Duration, tree: Option<TreeReport>) -> Option<TreeRates> {
         let now = self.sums.add(&tree?);
         let (then, before) = self.last.replace((at, now)).filter(|_| now.processes > 1)?;

@@ -8,7 +8,7 @@ use softswap_sys::control_socket;
 use std::env::VarError;
 use std::ffi::OsString;
 
-/// Variables of softswap's tests and scripts: beginnings of their names after `SOFTSWAP_`.
+/// Beginnings of names after `SOFTSWAP_` in softswap's tests and scripts.
 const OF_TESTS: [&str; 16] = [
     "ABI_",
     "ADVERSARY_SECONDS",
@@ -28,12 +28,11 @@ const OF_TESTS: [&str; 16] = [
     "WRITE_REFERENCE",
 ];
 
-/// Returns the variable that sets an option.
 pub(super) fn variable_of(name: &str) -> String {
     format!("SOFTSWAP_{}", name.to_ascii_uppercase())
 }
 
-/// Refuses variables of these options whose value is not text: they would count as unset.
+/// A value that is not text would count as unset.
 pub(super) fn check_variables<'n>(names: impl Iterator<Item = &'n str>) -> Result<(), Refusal> {
     for variable in names.map(variable_of) {
         if let Err(VarError::NotUnicode(value)) = std::env::var(&variable) {
@@ -46,7 +45,6 @@ pub(super) fn check_variables<'n>(names: impl Iterator<Item = &'n str>) -> Resul
     Ok(())
 }
 
-/// Returns notes about variables that softswap does not know.
 pub(super) fn unknown_variables(
     options: &[clap::Arg],
     variables: impl Iterator<Item = (OsString, OsString)>,
@@ -58,7 +56,7 @@ pub(super) fn unknown_variables(
     let note = |name: OsString| {
         let name = name.to_str()?;
         let end = name.strip_prefix("SOFTSWAP_")?;
-        // Exclude variables that softswap passes to programs, which another softswap may inherit.
+        // softswap passes these to programs, and another softswap may inherit them.
         let is_own = name.starts_with(ENV_PREFIX) || OF_TESTS.iter().any(|it| end.starts_with(it));
         if is_own || known.iter().any(|known| known == name) {
             return None;

@@ -1,5 +1,5 @@
-//! Processes of the tree that run without the runtime: static programs, programs for another
-//! loader, setuid programs, and programs started without LD_PRELOAD.
+//! Processes of the tree without the runtime: static or setuid programs, programs for another
+//! loader, and programs started without LD_PRELOAD.
 
 use super::program;
 use crate::control_client::{self, own_uid};
@@ -8,15 +8,13 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// A process counts as unmanaged after this many samples without the runtime since it was loaded.
+/// Samples without the runtime after which a process counts as unmanaged.
 const SAMPLES_WITHOUT_RUNTIME: u32 = 2;
-/// Maximum number of processes in the report.
 const KEPT: usize = 100;
-/// Sampling takes at most 1/50 of the time: the pause after a sample is this multiple of its
-/// duration.
+/// The pause after a sample is this multiple of its duration.
 const SHARE: u32 = 50;
 
-/// Identity of a process and its program: exec changes the stack or the file, and PIDs are reused.
+/// exec changes the stack or the file, and PIDs are reused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     started: u64,
@@ -25,8 +23,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// Returns true while exec loads the program: the kernel sets the file first. If neither can be
-    /// read, the process is another user's.
+    /// exec sets the file before the stack. If neither can be read, the process is another user's.
     fn is_incomplete(&self) -> bool {
         self.stack == 0 && self.file != (0, 0)
     }
@@ -36,11 +33,9 @@ impl Identity {
 enum Verdict {
     Managed,
     Unmanaged,
-    /// The runtime was not found in this many samples.
     Without(u32),
 }
 
-/// Searches the tree for unmanaged processes.
 pub(super) struct Search {
     program: u32,
     known: HashMap<u32, (Identity, Verdict)>,
@@ -55,8 +50,8 @@ impl Search {
         Search { program, known, now, peaks, next_check: Instant::now() }
     }
 
-    /// Samples all processes of the tree, if a sample is due. `members` are the PIDs that hold a
-    /// share of the tree's budget. Returns the processes newly found to be unmanaged.
+    /// `members` are the PIDs that hold a share of the tree's budget. Returns the processes newly
+    /// found to be unmanaged.
     pub(super) fn poll(&mut self, members: &[u32]) -> Vec<UnmanagedProcess> {
         let start = Instant::now();
         if start < self.next_check {
@@ -109,7 +104,6 @@ impl Search {
         }
     }
 
-    /// Returns the unmanaged processes that run now.
     pub(super) fn now(&self) -> &[UnmanagedProcess] {
         &self.now
     }
@@ -122,7 +116,7 @@ impl Search {
     }
 }
 
-/// Identifies a process and its program; `None` if it has exited.
+/// `None` if the process has exited.
 fn identify(pid: u32) -> Option<Identity> {
     let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
     if matches!(stat.state, 'Z' | 'X') {
@@ -133,7 +127,6 @@ fn identify(pid: u32) -> Option<Identity> {
     Some(Identity { started: stat.starttime, stack: stat.startstack, file })
 }
 
-/// Identifies and classifies a process; `None` if it has exited.
 fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, Verdict)> {
     let identity = identify(pid)?;
     let before = before.filter(|(known, _)| *known == identity).map(|(_, verdict)| verdict);
@@ -158,13 +151,12 @@ fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, 
         Some(false) => Verdict::Without(samples + 1),
     };
     let after = identify(pid)?;
-    // If exec has replaced the program meanwhile, the verdict may be about either of the two.
+    // If exec has replaced the program meanwhile, the verdict may be about either.
     let is_certain = after == identity && !identity.is_incomplete();
     Some((after, if is_certain { verdict } else { Verdict::Without(0) }))
 }
 
-/// Returns true once the loader has mapped the libraries: preloaded ones are mapped before the C
-/// library.
+/// Preloaded libraries are mapped before the C library.
 fn is_loaded(pid: u32) -> bool {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&maps).contains("/libc.so.6")

@@ -9,22 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// Timeout of a case. It only detects hangs.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
-/// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies, and
-/// each variant is accepted.
+/// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies.
 const PLAIN_RUNS: usize = 5;
-/// Minimum number of cases, against an empty suite.
 const MIN_CASES: usize = 300;
 
-/// Name of the configuration in which a filter forbids calls.
 const CONTAINER: &str = "container";
 
-/// A configuration of softswap in which the cases run.
 struct RunMode {
     name: &'static str,
     memory: &'static str,
-    /// Memory that `evict` touches, in MiB: enough to evict all other pages.
+    /// Enough for `evict` to evict all other pages.
     pressure_mib: &'static str,
     options: &'static [&'static str],
 }
@@ -47,28 +42,25 @@ const RUN_MODES: [RunMode; 8] = [
     // In `wakes` the engine starts when the first large block is allocated, in `sleeps` never.
     mode("wakes", "8M", "14", &[]),
     mode("sleeps", "64M", "0", &[]),
-    // Under a filter as in a container with a default seccomp profile.
     mode(CONTAINER, "8M", "14", &[]),
 ];
 
-/// Returns all configurations, or those listed in `SOFTSWAP_ABI_WAYS`, such as `8M,wakes`.
+/// `SOFTSWAP_ABI_WAYS` selects some, such as `8M,wakes`.
 fn run_modes() -> Vec<&'static RunMode> {
     let Ok(names) = std::env::var("SOFTSWAP_ABI_WAYS") else { return RUN_MODES.iter().collect() };
     let named = |name| RUN_MODES.iter().find(|mode| mode.name == name);
     names.split(',').map(|name| named(name).unwrap_or_else(|| panic!("no way {name}"))).collect()
 }
 
-/// Directory of the programs: `SOFTSWAP_ABI_DIR`, or `tests/abi` in the source tree.
 fn sources() -> PathBuf {
     directory("SOFTSWAP_ABI_DIR", "../../tests/abi")
 }
 
-/// Returns the names of the programs, one for each theme.
 fn themes() -> BTreeSet<String> {
     programs_in(&sources()).into_iter().filter(|name| !name.ends_with("_plugin")).collect()
 }
 
-/// Compiles each `NAME_plugin.c` to `NAME_plugin.so` once, and returns the directory.
+/// Compiles each `NAME_plugin.c` once.
 fn plugins() -> &'static Path {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
     let compile = || {
@@ -97,7 +89,6 @@ fn cases(theme: &str) -> Vec<String> {
     list.lines().map(str::to_string).collect()
 }
 
-/// Returns the observable result of a case: standard output and status. Standard error is ignored.
 fn observed(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }
@@ -108,7 +99,6 @@ fn run(command: &mut Command) -> Ended {
     Running::start(command).finish(CASE_LIMIT)
 }
 
-/// Returns a command that starts a program, under a container's filter on request.
 fn start(program: impl AsRef<OsStr>, is_filtered: bool) -> Command {
     if !is_filtered {
         return Command::new(program);
@@ -129,7 +119,7 @@ fn managed(mode: &RunMode, theme: &str, case: &str) -> Ended {
     run(&mut command)
 }
 
-/// Returns the known differences: the configurations in which each case may differ.
+/// Returns the configurations in which each case may differ.
 fn known() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(sources().join("differences.txt")).expect("the list");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -148,8 +138,7 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// Runs the case plainly again until Linux prints `got`, at most [`PLAIN_RUNS`] times in all. Adds
-/// each output to `plain`.
+/// Repeats the plain run, at most [`PLAIN_RUNS`] times in all. Adds each output to `plain`.
 fn is_shown_plainly(
     (theme, case, is_filtered): (&str, &str, bool),
     got: &String,
@@ -161,8 +150,7 @@ fn is_shown_plainly(
     plain.contains(got)
 }
 
-/// Returns the errors of a case: unexpected differences, and known differences that no longer
-/// occur.
+/// Returns unexpected differences, and known differences that no longer occur.
 fn complaints_about(
     theme: &str,
     case: &str,
@@ -229,8 +217,7 @@ fn program_results_equal_linux() {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 while let Some((theme, case)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // A case that times out panics. It counts as a difference, and the other cases
-                    // still run.
+                    // A case that times out panics, which counts as a difference.
                     let judged = std::panic::catch_unwind(|| complaints_about(theme, case, &known));
                     let found = judged.unwrap_or_else(|panic| {
                         let why = panic.downcast_ref::<String>().map_or("", String::as_str);
@@ -246,7 +233,6 @@ fn program_results_equal_linux() {
     println!("{} cases in {} ways", wanted.len(), run_modes().len());
 }
 
-/// Checks the suite itself: a program that prints its PID differs.
 #[test]
 fn differing_result_is_detected() {
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -10,14 +10,13 @@ use std::fs::File;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Arguments of `hog`: it swaps until it is killed.
+/// `hog` swaps until it is killed.
 const ENDLESS: [&str; 4] = ["--mib", "64", "--seconds", "0"];
 
 fn dirs<const N: usize>() -> [TempDir; N] {
     std::array::from_fn(|_| disk_dir())
 }
 
-/// Returns a run with these directories and their options as areas.
 fn swapped(memory: &str, areas: &[(&TempDir, &str)]) -> Swapped {
     let swapped = Swapped::within(memory).option("--reserve=0");
     areas.iter().fold(swapped, |swapped, (dir, options)| {
@@ -74,8 +73,6 @@ fn many_areas_use_no_low_descriptors() {
     }
     finish(&mut shell).expect_ok("hog over 24 areas");
 }
-
-// ---- named areas ------------------------------------------------------------
 
 #[test]
 fn swap_file_and_directory_are_used_together() {

@@ -1,12 +1,11 @@
-//! Checks that the budget is kept: programs run in a memory cgroup slightly larger than the budget,
-//! without kernel swap. Skipped unless run as root.
+//! Programs run as root in a memory cgroup slightly larger than the budget, without kernel swap.
 
 use crate::common::assert_contains_all;
 use crate::support::cgroup::ControlGroup;
 use crate::support::{Report, Swapped, finish, plain, python, script};
 use std::os::unix::process::ExitStatusExt;
 
-/// Limit of the cgroup: the budget of 64 MiB and the program's unmanaged memory.
+/// The budget of 64 MiB and the program's unmanaged memory.
 const GROUP_BYTES: u64 = 112 << 20;
 const DATABASE: [&str; 2] = ["--mib", "288"];
 
@@ -40,7 +39,7 @@ fn database_of_four_budgets_returns_same_results() {
     }
 }
 
-/// Checks that the cgroup's limit is effective. Otherwise the other tests here would always pass.
+/// If the cgroup's limit were not effective, the other tests here would always pass.
 #[test]
 fn same_database_without_softswap_is_oom_killed() {
     let Some(group) = group() else { return };

@@ -5,7 +5,7 @@ use crate::common::{assert_refused, json_file, script, softswap};
 #[test]
 fn jupyter_kernel_runs_under_softswap() {
     let dir = tempfile::tempdir().unwrap();
-    // This stand-in for Python succeeds at every import.
+    // A stand-in for Python: every import succeeds.
     let python = script(dir.path(), "python3.99", "#!/bin/sh\nexit 0\n");
     let mut command = softswap();
     command.env("JUPYTER_DATA_DIR", dir.path()).args(["jupyter", "install", "--memory", "2G"]);

@@ -7,7 +7,6 @@ use crate::support::{Ended, Running, Swapped, finish, softswap_with};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Temporary directory for compiled programs of `tests/loading`.
 struct Programs {
     dir: tempfile::TempDir,
 }
@@ -27,7 +26,6 @@ impl Programs {
         self.dir.path().join(name)
     }
 
-    /// Compiles `source` to the file `name`. Returns false if the compiler cannot.
     fn try_to_compile(&self, source: &str, name: &str, options: &[&str]) -> bool {
         let options = [&["-O1", "-pthread"][..], options].concat();
         compile("gcc", self.dir.path(), name, source, &options).is_some()
@@ -51,7 +49,7 @@ fn observed(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }
 
-/// Compares a plain run with managed runs: ample memory, little memory, and started awake.
+/// Compares runs with ample memory, with little memory, and started awake.
 fn expect_equal(program: &Path, words: &[&str]) {
     let plain = plainly(program, words);
     for options in
@@ -110,7 +108,7 @@ fn plug_in_may_create_threads_bypassing_runtime() {
     assert!(report.figure("pages_out") > 0, "{}", report.figures);
 }
 
-/// The library of heaptrack starts a thread that blocks all signals before the runtime is loaded.
+/// heaptrack's library starts such a thread.
 #[test]
 fn threads_of_constructors_use_managed_memory() {
     let programs = Programs::new();
@@ -131,7 +129,6 @@ fn program_functions_may_call_library_aliases() {
     expect_equal(&program, &[]);
 }
 
-/// Memory mapped by a library's own system-call instructions is managed, and they may transfer it.
 /// This also holds for a sleeping process, and for linked and opened libraries.
 #[test]
 fn memory_of_inline_syscalls_is_managed() {
@@ -171,7 +168,7 @@ fn sanitized_programs_report_the_same_errors() {
     }
 }
 
-/// Compares a plain run with a managed run, and with a run started by a managed shell.
+/// Also compares a program that a managed shell starts.
 fn expect_as_plainly(program: &Path) {
     for words in [[].as_slice(), &["freed"]] {
         let plain = plainly(program, words);
@@ -187,12 +184,9 @@ fn expect_as_plainly(program: &Path) {
     }
 }
 
-// ---- readers of another process's memory -----------------------------------------
-
-/// A waiting program whose data is swapped out.
 struct Target {
     running: Running,
-    /// PID; address and length of the data; address and length of a part of the stack.
+    /// PID; address and length of the data, and of a part of the stack.
     words: Vec<String>,
 }
 

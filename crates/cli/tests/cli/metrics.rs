@@ -10,7 +10,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-/// `softswap export` on its own port, killed on drop.
 struct Export {
     running: Running,
     address: String,
@@ -25,7 +24,7 @@ impl Export {
         Export { running, address }
     }
 
-    /// Returns the number of entries in a `/proc` directory of the process, such as `task` or `fd`.
+    /// Counts the entries in a `/proc` directory, such as `task` or `fd`.
     fn count(&self, what: &str) -> usize {
         std::fs::read_dir(format!("/proc/{}/{what}", self.running.id())).unwrap().count()
     }
@@ -47,8 +46,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Returns the complete response to a raw request. Repeats a request that arrives too late, as on a
-/// busy machine: the server waits only briefly, then closes the connection.
+/// Repeats a request that arrives too late: the server closes the connection.
 fn response_to(address: &str, request: &str) -> String {
     wait_until("an answer", || {
         let mut stream = connect(address);
@@ -68,8 +66,7 @@ fn http(address: &str, method: &str, path: &str) -> (u32, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
 }
 
-/// Returns the queue lengths of the server's end of a connection, in bytes: unacknowledged
-/// responses, and unread requests. Returns `None` if the connection does not exist.
+/// Returns the server's unacknowledged responses and unread requests, in bytes.
 fn queues(client: &TcpStream) -> Option<(u64, u64)> {
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
     let (own, other) = (port(client.peer_addr().ok()?), port(client.local_addr().ok()?));
@@ -82,7 +79,6 @@ fn queues(client: &TcpStream) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(unsent, 16).ok()?, u64::from_str_radix(unread, 16).ok()?))
 }
 
-/// Returns the value of a metric that has all of `labels`.
 fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let line = text.lines().find(|line| {
         let rest = line.strip_prefix(name);
@@ -92,8 +88,7 @@ fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// Repeats `fetch` until its result has the figures of process `pid`, and returns it. A process that
-/// answers too late, as on a busy machine, has no figures.
+/// Repeats `fetch`: a process that answers too late has no figures.
 fn metrics_of(pid: &str, mut fetch: impl FnMut() -> String) -> String {
     let label = format!("pid=\"{pid}\"");
     wait_until("figures of the process", || {
@@ -103,7 +98,6 @@ fn metrics_of(pid: &str, mut fetch: impl FnMut() -> String) -> String {
     })
 }
 
-/// Returns the metrics by `stat` of the tree of process `number`, with the figures of process `pid`.
 fn metrics_of_tree(number: &str, pid: &str) -> String {
     metrics_of(pid, || stdout_of(&["stat", number, "--prometheus"]))
 }
@@ -191,8 +185,7 @@ fn slow_client_does_not_block_others() {
     let mut slow_client = connect(&export.address);
     slow_client.set_nonblocking(true).unwrap();
     let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
-    // Send until the socket buffers are full. A server that answers every request then blocks, or
-    // closes the connection.
+    // Until the socket buffers are full. A server that answers every request then blocks.
     let (mut last, mut looks_alike) = (None, 0);
     wait_until("the server's send buffer is full", || {
         let is_open = match slow_client.write(requests.as_bytes()) {
@@ -220,17 +213,16 @@ fn idle_connections_are_closed() {
     let export = Export::start();
     export.expect_metrics();
     let descriptors = export.count("fd");
-    // More connections than the server accepts, half of them with an incomplete request.
+    // More than the server accepts, half of them with an incomplete request.
     let mut idle: Vec<TcpStream> = (0..600).map(|_| connect(&export.address)).collect();
     for stream in idle.iter_mut().step_by(2) {
-        // The server may have closed the connection already.
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
     }
     export.expect_metrics();
     // The number of threads does not grow with the connections.
     assert!(export.count("task") <= 2, "{}", export.count("task"));
     for stream in &mut idle {
-        // Unlike `read`, this repeats an interrupted call.
+        // `read` does not repeat an interrupted call.
         match stream.read_to_end(&mut Vec::new()) {
             Ok(bytes) => assert_eq!(bytes, 0),
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
@@ -256,7 +248,6 @@ fn promtool_accepts_metrics() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns the dashboard's expressions, with Grafana's variables replaced.
 fn expressions() -> Vec<String> {
     let dashboard = include_str!("../../../../docs/grafana-dashboard.json");
     let board: Value = serde_json::from_str(dashboard).unwrap();
@@ -331,7 +322,6 @@ fn prometheus_scrapes_the_exporter() {
             status == 200 && text.contains("\"job\":\"softswap\"")
         }
     });
-    // Every plot of the dashboard has data.
     for expression in expressions() {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
         eventually(&expression, || {

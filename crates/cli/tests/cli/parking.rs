@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
-/// Anonymous memory that a parked process may leave in DRAM: the engine's.
+/// Anonymous memory that the engine of a parked process may leave in DRAM.
 const MAX_LEFT_BYTES: u64 = 20 << 20;
 
 fn anonymous_bytes(pid: i32) -> u64 {
@@ -30,8 +30,7 @@ fn unpark(pid: &str) -> String {
     stdout_of(&["ctl", pid, "unpark"])
 }
 
-/// Waits until a process has `more_bytes` more memory in DRAM than the `left_bytes` that it had while
-/// it was stopped.
+/// The process had `left_bytes` in DRAM while it was stopped.
 fn await_return(pid: i32, left_bytes: u64, more_bytes: u64) {
     let least_bytes = left_bytes + more_bytes;
     wait_until("the memory is swapped in", || match anonymous_bytes(pid) {
@@ -79,14 +78,14 @@ fn parked_program_leaves_dram_and_continues_with_its_data() {
     program.expect_alive();
     park(&supervisor);
     refused(&["stat", &pid.to_string()], 1, &[&format!("`softswap ctl {supervisor} unpark`")]);
-    // A stopped program would not receive it.
+    // A stopped program would not receive the signal.
     send(program.running.id(), libc::SIGTERM);
     let ended = program.running.finish(LIMIT);
     ended.expect_success("steady");
     assert!(ended.stdout_text().contains("ok steady"), "{}", ended.stdout_text());
 }
 
-/// Sends a digest of its memory, and one of its child's, for each byte that it receives.
+/// For each byte received, sends a digest of its memory, and one of its child's.
 const SERVER: &str = r#"
 import hashlib, os, signal, socket, sys, time
 peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -124,7 +123,7 @@ fn digests(tree: &mut Tree, peer: &mut TcpStream) -> [u8; 64] {
     answer
 }
 
-/// Memory that forked children share stays in DRAM, so that it is not there twice afterwards.
+/// Memory shared by forked children stays in DRAM. Otherwise it would be there twice afterwards.
 #[test]
 fn parked_tree_keeps_connections_pipes_and_timers() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -147,7 +146,7 @@ fn parked_tree_keeps_connections_pipes_and_timers() {
     tree.running.finish(LIMIT).expect_success("a server");
 }
 
-/// The ledger has the PIDs of that namespace, which belong to other processes here.
+/// The ledger has that namespace's PIDs, which belong to other processes here.
 #[test]
 fn only_processes_of_the_tree_are_stopped() {
     if !is_root() {
@@ -196,7 +195,7 @@ fn continued_supervisor_continues_its_parked_tree() {
     program.finish().expect_success("hog");
 }
 
-/// Types Ctrl-Z into the terminal of a program that parks, and continues it as `fg` does.
+/// Types Ctrl-Z, and continues the program as `fg` does.
 const SHELL: &str = r#"
     program = int(open(f"/proc/{child}/task/{child}/children").read())
     state = dict(line.split(":", 1) for line in open(f"/proc/{program}/status"))
@@ -209,7 +208,6 @@ said = type_at_ready(master, b"\x1a")
 print(said.decode().replace("\r", "").replace("^Z", ""))
 "#;
 
-/// Waits for SIGUSR1, then verifies its memory.
 const JOB: &str = r#"
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])

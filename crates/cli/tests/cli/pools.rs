@@ -1,5 +1,4 @@
-//! Pools of the crate `softswap` in a program under softswap: each engine handles its own pages,
-//! even if one call touches pages of several engines.
+//! Each engine handles its own pages, even if one call touches pages of several engines.
 
 use crate::support::{Swapped, mix64};
 use softswap::Pool;
@@ -8,7 +7,7 @@ use std::io::{Read, Seek, Write};
 const PAGE: usize = 4096;
 const ALONE_VARIABLE: &str = "SOFTSWAP_POOLS_ALONE";
 
-/// Threads alternate between the memory of three engines, each four times its budget.
+/// Each engine has memory of four times its budget.
 fn work() {
     let swap = std::env::temp_dir();
     let pool = |is_guarded| {
@@ -40,7 +39,6 @@ fn work() {
             });
         }
     });
-    // Write evicted pages of the guarded pool, and of the heap, to a file.
     for part in &parts[1..] {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(part).unwrap();

@@ -1,5 +1,4 @@
-//! Whole programs under `softswap run`. Each verifies itself, or its output is compared with that
-//! of a plain run.
+//! Whole programs verify themselves, or their output is compared with that of a plain run.
 
 use crate::common::assert_contains_all;
 use crate::support::processes::{children, kill, stat_of};
@@ -10,15 +9,13 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-/// Budget of small programs. With it, the pressure of [`PUSHED`] evicts all pages between two uses.
+/// With this budget, the pressure of [`PUSHED`] evicts all pages between two uses.
 const SMALL: &str = "16M";
 const PUSHED: [&str; 3] = ["--pressure", "26", "--require-out"];
 
 fn pushed<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&PUSHED[..], more].concat()
 }
-
-// ---- the programs themselves ------------------------------------------------
 
 const WITHOUT_CASES: &str = "adversary emulated foreign_loader secrets sleeping stall steady \
                              transfers unmanaged_memory waking worker";
@@ -55,8 +52,7 @@ fn every_program_passes_without_softswap() {
 fn text_of_four_budgets_uses_no_disk() {
     let swapped = Swapped::within("32M").options(&["--codec=zstd:-1", "--pool=80%"]);
     let report = swapped.run_ok("text", &["--mib", "128", "--require-out"]);
-    // Exceptions: pages of the program that are not text, and batches written when the codecs of
-    // many threads use most of the small budget.
+    // Pages that are not text, and batches written when codecs use most of the budget.
     assert!(report.figure("bytes_written") <= 2 << 20, "{}", report.figure("bytes_written"));
 }
 
@@ -74,12 +70,9 @@ fn python_programs_are_deterministic_and_detect_wrong_data() {
     }
 }
 
-// ---- data -------------------------------------------------------------------
-
 #[test]
 fn every_kind_of_data_round_trips() {
     let report = Swapped::within(SMALL).run_ok("tiers", &pushed(&["--mib", "24"]));
-    // Each kind of data reached its tier.
     for figure in ["pages_same_filled", "pages_pooled", "pages_written", "pages_read"] {
         assert!(report.figure(figure) > 0, "{figure} is 0: {}", report.figures);
     }
@@ -93,8 +86,6 @@ fn incompressible_data_is_written_to_disk() {
     assert!(report.figure("disk_peak_bytes") >= beyond, "{}", report.figures);
     assert!(report.figure("bytes_read") >= beyond, "{}", report.figures);
 }
-
-// ---- variants: other ways in and out --------------------------------------------
 
 fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: &str) -> [Report; 3] {
     let reports = [
@@ -120,7 +111,7 @@ fn page_protection_works_with_few_mappings() {
     }
 }
 
-/// Each variant is a list of options and a figure that must be 0.
+/// Each variant has a figure that must be 0.
 #[test]
 fn works_without_move_compression_or_io_uring() {
     for (options, unused) in [
@@ -133,8 +124,6 @@ fn works_without_move_compression_or_io_uring() {
         variant_keeps_data(|| Swapped::within(SMALL).options(&options), unused);
     }
 }
-
-// ---- what programs do to their memory and to the system -----------------------------
 
 #[test]
 fn system_calls_take_swapped_buffers() {
@@ -160,25 +149,18 @@ fn stream_writes_need_no_swap_in() {
     assert!(with < without + 1000, "{without} calls without, {with} with 16 MiB");
 }
 
-/// Programs that verify themselves, with their budget and arguments.
 #[test]
 fn programs_find_their_data_unchanged() {
     for (program, memory, arguments) in [
-        // Threads share swapped pages.
         ("threads", "96M", "--mib 400 --operations 5000 --require-out"),
-        // Memory calls keep their semantics. With a smaller budget the tables of the largest
-        // mapping would take half of it.
+        // With a smaller budget the tables of the largest mapping would take half of it.
         ("mappings", "32M", "--pressure 48 --require-out"),
         // Large reservations are managed as they are committed.
         ("mappings", SMALL, "--pressure 26 --require-out --only reserve-a-terabyte"),
         ("mappings", SMALL, "--pressure 26 --require-out --only reserve-four-terabytes"),
-        // realloc keeps the contents of blocks.
         ("blocks", SMALL, "--pressure 26 --require-out"),
-        // Signals of the program are unaffected.
         ("signals", SMALL, "--pressure 26 --require-out"),
-        // Children modify inherited memory.
         ("children", SMALL, "--pressure 26 --require-out --mib 24"),
-        // Stacks of threads and coroutines are managed.
         ("stacks", SMALL, "--pressure 26 --require-out"),
     ] {
         eprintln!("{program} within {memory}: {arguments}");
@@ -187,7 +169,7 @@ fn programs_find_their_data_unchanged() {
     }
 }
 
-/// Freed pages must be released immediately. Otherwise pages in use would be evicted.
+/// Otherwise pages in use would be evicted.
 #[test]
 fn freed_memory_reduces_usage_immediately() {
     let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
@@ -241,8 +223,6 @@ fn fatal_signal_is_forwarded() {
     }
 }
 
-// ---- interpreters and tools -----------------------------------------------------------
-
 #[test]
 fn python_programs_give_the_same_answers() {
     for (program, mib, memory) in
@@ -263,9 +243,7 @@ fn gnu_sort_writes_same_file() {
     crate::support::compare_sort(&Swapped::within("64M"), 80 << 20);
 }
 
-// ---- ends --------------------------------------------------------------------------------
-
-/// Returns the processes that have a file in `dir` open, including unlinked files.
+/// Unlinked files count, too.
 fn users_of(dir: &Path) -> Vec<String> {
     let mut users = Vec::new();
     for process in std::fs::read_dir("/proc").expect("/proc").flatten() {
@@ -300,8 +278,7 @@ fn killed_run_leaves_no_files() {
     assert_eq!(left, 0, "files were left in the swap directory");
 }
 
-/// Returns the number of signals handled while the program waited for a page that could not be
-/// faulted in.
+/// Counts signals while the program waits for a page that cannot be faulted in.
 fn signals_handled_while_waiting(kind: &str) -> u64 {
     let swap = disk_dir();
     let swapped = Swapped::within("16M").swap(format_args!("{}:16M", swap.path().display()));
@@ -315,8 +292,8 @@ fn signals_handled_while_waiting(kind: &str) -> u64 {
 #[test]
 fn signals_are_delivered_while_waiting_for_memory() {
     for kind in ["touch", "call"] {
-        // If signals were blocked during the wait, one or two would be handled. The wait has at
-        // least 15 parts, and pending signals are handled after each.
+        // If signals were blocked during the wait, one or two would be handled. The wait has 15
+        // parts or more, and pending signals are handled after each.
         let signals = signals_handled_while_waiting(kind);
         assert!(signals >= 5, "{signals} signals ({kind})");
     }

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Sources of the module and of its tests.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../python");
 
 struct Installed {
@@ -17,7 +16,7 @@ struct Installed {
 }
 
 impl Installed {
-    /// Fails with the reason if there is no NumPy, or if the workspace is not built.
+    /// Fails if there is no NumPy, or if the workspace is not built.
     fn new() -> Result<Installed, &'static str> {
         let has_numpy = |python: &&str| {
             let imported = Command::new(python).args(["-c", "import numpy"]).output();
@@ -45,7 +44,7 @@ impl Installed {
 
     fn expect_success(&self, arguments: &[&str], what: &str) {
         let mut command = command_in(self.dir.path(), self.python, arguments);
-        // Pools of the tests swap to the directory for temporary files.
+        // The pools swap to TMPDIR.
         command.env("PYTHONPATH", self.dir.path()).env("TMPDIR", self.dir.path());
         finish(&mut command).expect_success(what);
     }

@@ -1,7 +1,6 @@
-//! Raw swap files: `--swap FILE,raw`. Each test has its own file system on a loop device, and
-//! compares all other files in it, and the free space, before and after. Needs root.
-//! `SOFTSWAP_RAW_KILLS` is the number of kills, `SOFTSWAP_RAW_MOVES` that of runs whose file is
-//! attacked at the start; `make test-long` uses 200 and 50.
+//! Raw swap files. Each test has its own file system on a loop device, and compares all other files
+//! and the free space before and after. Needs root. `SOFTSWAP_RAW_KILLS` is the number of kills,
+//! `SOFTSWAP_RAW_MOVES` that of runs whose file is attacked; `make test-long` uses 200 and 50.
 
 use crate::common::area::{MIB, succeeds};
 use crate::common::{
@@ -25,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Arguments of `hog`: it swaps until it is killed.
+/// `hog` swaps until it is killed.
 const ENDLESS: [&str; 5] = ["--mib", "48", "--seconds", "100000", "--dirty"];
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
@@ -34,17 +33,15 @@ fn raw(area: &Path) -> Swapped {
     Swapped::within("24M").option("--codec=none").swap(format_args!("{},raw", area.display()))
 }
 
-/// Returns what `swapon-check --raw` finds.
 fn check(area: &Path) -> Value {
     json_of(softswap().args(["swapon-check", "--raw", "--json"]).arg(area))
 }
 
-/// Asserts that softswap refuses to use a file by its blocks, and names the reason.
 fn refused(area: &Path, parts: &[&str]) {
     assert_output(&raw(area).command("true", &[""; 0]).output().unwrap(), 2, parts);
 }
 
-/// Returns true if `doctor` accepts a file, and asserts that `run` agrees.
+/// Asserts that `run` and `doctor` agree.
 fn doctor(area: &Path, option: &str) -> bool {
     let swap = format!("{}{option}", area.display());
     let output = softswap().args(["doctor", "--json", "--swap", &swap]).output().unwrap();
@@ -94,7 +91,6 @@ fn bench_compares_a_file_with_its_blocks() {
     image.expect_clean();
 }
 
-/// Runs programs with `memory_mib` that swap to a fragmented area.
 fn expect_programs_to_swap(image: Image, memory_mib: u64) {
     let (image, area, before) = image.fragmented();
     let kind = image.kind;
@@ -151,9 +147,8 @@ fn a_killed_program_leaves_other_files_and_the_next_check_removes_its_mark() {
     println!("{kills} kills for each file system left {marks} marks");
 }
 
-/// Moves parts of 2 MiB of a file that softswap uses to up to 18 donors, and overwrites each donor
-/// at once. The parts are those to which softswap writes next. Arguments: the file, the donors'
-/// prefix, a file whose creation ends this.
+/// Moves parts of 2 MiB of a file, those to which softswap writes next, to up to 18 donors, and
+/// overwrites each donor at once. Arguments: the file, the donors' prefix, a file that ends this.
 const MOVE: &str = r#"
 import fcntl, mmap, os, struct, sys, time
 PAGE, PAGES, FIRST, DONORS, MOVE_EXT = 4096, 512, 12, 18, 0xc028660f
@@ -184,7 +179,6 @@ print(moved)
 "#;
 
 impl Image {
-    /// Starts the attack on the area.
     fn start_mover(&self) -> Child {
         let mut command = Command::new(python());
         command.args(["-c", MOVE]).arg(self.area());
@@ -194,8 +188,7 @@ impl Image {
         mover
     }
 
-    /// Ends the attack, and returns the number of moves. Asserts that softswap wrote to no donor,
-    /// and changed no other file.
+    /// Asserts that softswap wrote to no donor, and changed no other file.
     fn expect_intact_donors(self, mover: Child, before: &BTreeMap<PathBuf, u64>) -> usize {
         File::create(self.root().join("end")).unwrap();
         let mover = mover.wait_with_output().unwrap();
@@ -215,7 +208,7 @@ impl Image {
     }
 }
 
-/// Compares all files, without the list of free blocks.
+/// Compares all files except for the list of free blocks.
 fn expect_same_files(mut after: BTreeMap<PathBuf, u64>, before: &BTreeMap<PathBuf, u64>) {
     after.insert(FREE.into(), before[Path::new(FREE)]);
     assert!(after == *before, "another file has changed");
@@ -241,20 +234,18 @@ fn a_file_whose_blocks_move_at_the_start_is_refused() {
     println!("{moves} moves, {refused} refusals");
 }
 
-/// Returns where the file system reports the blocks of a file.
 fn blocks(path: &Path) -> Vec<(u64, u64)> {
     let extents = fiemap::extents(File::open(path).unwrap().as_fd()).unwrap();
     extents.iter().map(|extent| (extent.logical, extent.physical)).collect()
 }
 
-/// Waits for the end of a program that has no other area, and asserts that it names the cause.
+/// The program must have no other area.
 fn expect_cause_reported(running: Running) {
     let ended = running.finish(LIMIT);
     assert!(ended.stderr.contains("softswap swapon-check --raw"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("replace the device"), "{}", ended.stderr);
 }
 
-/// Waits until softswap has stopped the area.
 fn wait_for_stop(running: &Running) {
     wait_until("the message", || {
         let errors = running.stderr_so_far();
@@ -379,7 +370,6 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     fallocate(&file, PUNCH, 8 * MIB, MIB).unwrap();
     drop(file);
     refused(&area, &["hole"]);
-    // A sparse file, and one without a header.
     File::create(&area).unwrap().set_len(AREA_BYTES).unwrap();
     let mut command = softswap();
     assert_refused(command.args(["mkswap", "--raw", "--force"]).arg(&area), 2, &["hole"]);
@@ -402,7 +392,6 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     assert_contains_all(&String::from_utf8_lossy(&output.stderr), &["contains data", "--force"]);
     assert!(output.status.code() == Some(2) && fs::read(&data).unwrap() == before);
     fs::remove_file(data).unwrap();
-    // A read-only device.
     rustix::fs::sync();
     assert!(succeeds(tool("blockdev").unwrap().arg("--setro").arg(&image.device)));
     refused(&area, &["is read-only"]);
@@ -419,8 +408,7 @@ fn files_with_unwritten_or_shared_blocks_are_refused() {
     refused(&area, &["/dev/loop"]);
 }
 
-/// Unmounts a file system after asserting that a new file in it and a formatted one cannot be raw,
-/// that the messages name the file system, and that the files stay as they are.
+/// The messages must name the file system, and the files must not change. Unmounts it.
 fn expect_unfit(mounted: &Path, file_system: &str) {
     let path = mounted.join("swap");
     // Written, so that the file has no holes.

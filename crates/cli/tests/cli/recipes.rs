@@ -1,5 +1,4 @@
-//! Commands in `README.md` and `docs/`: runs blocks marked `tested`, and parses files for other
-//! programs.
+//! Runs commands in `README.md` and `docs/` that are marked `tested`, and parses files.
 
 use crate::common::{bin_dir, is_installed, json_file, skip};
 use crate::support::{Ended, disk_dir, finish, plain, python};
@@ -19,9 +18,7 @@ const PAGES: [(&str, &str); 9] = [
     ("library.md", include_str!("../../../../docs/library.md")),
 ];
 
-/// The job that the recipes run.
 const JOB: &str = "print(sum(len(str(n) * 20) for n in range(100_000)))\n";
-/// A minimal seccomp profile in the format of a container runtime's default.
 const DEFAULT: &str = r#"{
     "defaultAction": "SCMP_ACT_ERRNO",
     "defaultErrnoRet": 1,
@@ -36,7 +33,6 @@ const DEFAULT: &str = r#"{
     ]
 }"#;
 
-/// Returns the code blocks with this opening line, with the name of the page.
 pub(crate) fn blocks(opening: &str) -> Vec<(&'static str, String)> {
     let of_page = |(name, page): (&'static str, &str)| {
         let mut lines = page.lines();
@@ -52,7 +48,7 @@ pub(crate) fn blocks(opening: &str) -> Vec<(&'static str, String)> {
     found
 }
 
-/// Returns the commands of a transcript: the lines after the shell's prompts `$ ` and `> `.
+/// Returns the lines after the shell's prompts `$ ` and `> `.
 fn commands(transcript: &str) -> String {
     let command = |line: &str| {
         let text = line.strip_prefix("$ ").or_else(|| line.strip_prefix("> "))?;
@@ -65,7 +61,6 @@ fn run(dir: &Path, program: &str, arguments: &[&str]) -> Ended {
     finish(&mut command_in(dir, program, arguments))
 }
 
-/// Returns a command that runs a program in a directory with the files used by the recipes.
 pub(crate) fn command_in(dir: &Path, program: &str, arguments: &[&str]) -> Command {
     let (_, table) = &blocks("python table.py")[0];
     for (name, text) in [("job.py", JOB), ("table.py", table), ("default.json", DEFAULT)] {

@@ -14,13 +14,12 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
 
-/// Starts a program whose function `touch_cold` waits for pages.
+/// Its function `touch_cold` waits for pages.
 fn sites() -> Program {
     Program::start(&[], &compiled("sites"), &["--seconds", "0"])
 }
 
-/// Records a program, with the picture in `dir`. Repeats until `find` accepts the profile and the
-/// picture, because on a busy machine the program may get little CPU time during a recording.
+/// Repeats the recording: on a busy machine the program may get little CPU time.
 fn record_until(
     dir: &Path,
     pid: &str,
@@ -43,14 +42,12 @@ fn record_until(
     })
 }
 
-/// Returns an error that names `what` if `is_so` is false.
 fn ensure(is_so: bool, what: &str) -> Result<(), String> {
     is_so.then_some(()).ok_or_else(|| what.to_string())
 }
 
-/// Waits until `record` has samples of a program that touches cold memory.
 fn wait_for_samples(program: &Program, record: &Running, flame_graph_file: &Path) {
-    // The picture file is created when sampling has begun.
+    // The file is created when sampling has begun.
     wait_until("the picture", || match flame_graph_file.exists() {
         true => Ok(()),
         false => Err(record.stderr_so_far()),
@@ -65,7 +62,6 @@ fn wait_for_samples(program: &Program, record: &Running, flame_graph_file: &Path
     wait_for_rounds(record.id(), 4);
 }
 
-/// Asserts that an XML parser accepts the picture.
 fn expect_well_formed(svg: &str) {
     let script = "import sys, xml.dom.minidom as m\n\
                   d = m.parseString(sys.stdin.buffer.read())\n\
@@ -81,7 +77,7 @@ fn share(of: &Value, all: &Value) -> f64 {
     of["stalled_ns"].as_f64().unwrap() / all["stalled_ns"].as_f64().unwrap()
 }
 
-/// Returns an error unless `cold`, called by `caller`, has most of the time, and `hot` hardly any.
+/// `cold`, called by `caller`, must have most of the time, and `hot` hardly any.
 fn ensure_times(profile: &Value, [cold, caller, hot]: [&str; 3]) -> Result<(), String> {
     let functions = profile["functions"].as_array().unwrap();
     let first = &functions[0];
@@ -118,7 +114,7 @@ fn profile_lists_function_touching_cold_memory_first() {
     assert_eq!(by_tier.values().map(|it| it.as_u64().unwrap()).sum::<u64>(), faults);
     expect_well_formed(&svg);
 
-    // By the PID of `softswap run`, with output as text.
+    // The PID of `softswap run` works, too, and output may be text.
     let flame_graph_file = dir.path().join("again.svg");
     let path = flame_graph_file.to_str().unwrap();
     let text = wait_until("the text lists touch_cold first", || {
@@ -136,7 +132,6 @@ fn profile_lists_function_touching_cold_memory_first() {
     assert_contains_all(lines[0], &[" stalled over"]);
     assert_eq!(lines.last(), Some(&format!("Flame graph: {path}").as_str()));
 
-    // The end of the recording does not affect the program.
     let mut program = program;
     program.expect_alive();
 }
@@ -157,7 +152,7 @@ fn jit_code_is_named_by_perf_map() {
     map.close().unwrap();
 }
 
-/// A Python program whose lists and numbers fit its budget, except for one list.
+/// Its lists and numbers fit its budget, except for one list.
 const COLD_LIST: &str = "\
 def make_cold():
     return [bytes(3000) + b'%d' % n for n in range(32_000)]
@@ -292,7 +287,7 @@ fn only_owner_and_root_may_record() {
     let output = unprivileged().args(["record", &program.pid()]).output().unwrap();
     assert_output(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
-    // The output file must be in a directory to which the user can write.
+    // The user must be able to write to the output file's directory.
     let [swap, sockets, pictures] = std::array::from_fn(|_| {
         let dir = tempfile::tempdir().unwrap();
         chown(dir.path(), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();

@@ -1,5 +1,4 @@
-//! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while
-//! the helper and the cluster's nodes are killed. Skipped without `redis-server`.
+//! Swap areas on a cluster, while the helper and the nodes are killed. Needs `redis-server`.
 
 use crate::common::assert_contains_all;
 use crate::support::control_client::wait_until;
@@ -12,7 +11,6 @@ use crate::test_cluster::{eventually, test_cluster};
 use std::ffi::OsString;
 use std::process::Command;
 
-/// Reads and changes 40 MiB, and prints the number of each round.
 const PROGRAM: &str = "
 import hashlib, os, random, sys
 source = random.Random(7)
@@ -46,18 +44,16 @@ fn arguments(more: &[&str]) -> Vec<OsString> {
     ["-c", PROGRAM].iter().chain(more).map(OsString::from).collect()
 }
 
-/// Runs with the cluster as the only area.
 fn swapped(url: &str) -> Swapped {
     Swapped::within("12M").option("--codec=none").swap(url)
 }
 
-/// Starts the program, and waits until its second round.
+/// Waits until the program's second round.
 fn start(swapped: &Swapped, more: &[&str]) -> Running {
     start_command(&mut swapped.command(python(), &arguments(more)))
 }
 
-/// Starts a command that runs the program, and waits until its second round. Starts it again if the
-/// cluster was too slow.
+/// Starts the program again if the cluster was too slow.
 fn start_command(command: &mut Command) -> Running {
     let mut running = Running::start(command);
     wait_until("the second round", || {
@@ -79,7 +75,7 @@ fn start_command(command: &mut Command) -> Running {
     running
 }
 
-/// Runs the program until it exits. Runs it again if the cluster was too slow.
+/// Runs the program again if the cluster was too slow.
 fn run(swapped: &Swapped, more: &[&str]) -> Report {
     let ended = wait_until("a run", || {
         let ended = finish(&mut swapped.command(python(), &arguments(more)));
@@ -167,8 +163,7 @@ fn pages_of_killed_program_and_helper_are_removed() {
     let name = python().file_name().expect("a name").to_string_lossy().into_owned();
     let program = child_called(running.id(), &name).expect("the program");
     let helper = child_called(running.id(), HELPER).expect("the helper");
-    // Kill the helper first. If the helper exited after the last check of `run`, only `gc` would
-    // remove the keys.
+    // If the helper exited after the last check of `run`, only `gc` would remove the keys.
     kill(helper);
     eventually("the helper has exited", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);
@@ -214,7 +209,6 @@ fn losing_all_servers_stops_program_with_message() {
     test_cluster.nodes.iter_mut().for_each(|node| node.kill());
     let ended = running.finish(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
-    // The message names the server and the key.
     assert_contains_all(&ended.stderr, &["is unavailable", "127.0.0.1:", "softswap:{"]);
 }
 

@@ -1,4 +1,4 @@
-//! `softswap run --report` as JSON and as a page, `softswap report`, `softswap advise`.
+//! `softswap run --report`, `softswap report`, `softswap advise`.
 
 use crate::common::area::succeeds;
 use crate::common::{assert_contains_all, json_file, skip};
@@ -62,7 +62,7 @@ fn reports_are_shown_and_compared() {
     let advice = stdout_of(&["advise", &large]);
     assert!(advice.contains("Change nothing") || advice.contains("A smaller budget"), "{advice}");
 
-    // The size for a scheduler, alone: a larger slowdown needs at most as much memory.
+    // A larger slowdown needs at most as much memory.
     let size = |times: &str, report: &str| {
         let text = stdout_of(&["advise", "--slowdown", times, report]);
         text.trim_end().strip_suffix('M').unwrap().parse::<u64>().unwrap()
@@ -78,7 +78,6 @@ fn reports_are_shown_and_compared() {
     assert!(advice["advice"][0]["what"].is_string(), "{advice}");
     refused(&["advise", "--slowdown", "1", &small], 2, &["--slowdown", "above 1"]);
 
-    // For a single report the summary is printed; `-v` prints all figures.
     let summary = stdout_of(&["report", &small]);
     let is_short = summary.starts_with("softswap: hog finished in ") && !summary.contains("p99");
     assert!(is_short, "{summary}");
@@ -90,7 +89,7 @@ fn reports_are_shown_and_compared() {
     refused(&["advise", "/nowhere/at/all"], 1, &["cannot be read"]);
 }
 
-/// Opens a page in Chromium without a network. Returns the document and the console output.
+/// Uses no network. Returns the document and the console output.
 fn open(page: &Path) -> Option<(String, String)> {
     let mut chromium = Command::new("chromium");
     chromium.args(["--headless", "--no-sandbox", "--disable-gpu"]);
@@ -109,7 +108,6 @@ fn open(page: &Path) -> Option<(String, String)> {
 fn html_report_renders_completely() {
     let dir = tempfile::tempdir().unwrap();
     let page = run(dir.path(), "page.html", "24M", "1");
-    // Commands accept a page as well as JSON.
     let name = page.to_str().unwrap();
     assert_contains_all(&stdout_of(&["report", name]), &["hog finished in "]);
     assert!(!stdout_of(&["advise", name]).is_empty());
@@ -118,7 +116,7 @@ fn html_report_renders_completely() {
     assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&page).unwrap());
     let text = std::fs::read_to_string(&page).unwrap();
     assert!(text.starts_with("<!DOCTYPE html>") && text.len() < 1 << 20, "{}", text.len());
-    // The plot for other budgets needs enough refaults, which depends on the machine.
+    // The plot for other budgets needs refaults, whose number depends on the machine.
     let plots = text.matches("<svg").count();
     assert!((6..=7).contains(&plots), "{plots}");
     // A sleeping process has hardly any data for plots.
@@ -149,7 +147,6 @@ fn shell_report_includes_children() {
     finish(&mut command).expect_success("a shell with a child");
     stdout_of(&["report", report.to_str().unwrap(), "--html", page.to_str().unwrap()]);
     let report = json_file(&report);
-    // The shell itself slept.
     assert!(report["pages_out"] == 0 && report["faults"]["disk"]["count"] == 0, "{report}");
     let tree = &report["tree"];
     let disk = tree["faults_by_tier"]["disk"].as_u64().unwrap();

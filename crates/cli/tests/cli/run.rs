@@ -17,7 +17,6 @@ fn shell(dir: &Path, text: &str) -> std::process::Command {
     command
 }
 
-/// Starts a shell and returns its first line of output.
 fn start(dir: &Path, text: &str) -> (Child, BufReader<ChildStdout>, String) {
     begin(&mut shell(dir, text))
 }
@@ -39,7 +38,6 @@ fn pid_of(child: &Child) -> i32 {
     child.id() as i32
 }
 
-/// Returns the state letter of a process from /proc, or `None` if the process does not exist.
 fn state(pid: i32) -> Option<char> {
     stat_of(pid).map(|stat| stat.state)
 }
@@ -51,7 +49,7 @@ fn await_state(pid: i32, what: &str, reached: impl Fn(Option<char>) -> bool) {
     });
 }
 
-/// Waits until a process has handled its pending SIGCHLD and sleeps again.
+/// Waits until the process has handled its pending SIGCHLD and sleeps again.
 fn await_attention(pid: i32) {
     let process = procfs::process::Process::new(pid).unwrap();
     wait_until("softswap has waited for its children", || {
@@ -122,7 +120,6 @@ fn signals_sent_to_softswap_reach_the_program_once() {
     }
 }
 
-/// Python programs that print, as the receiver, a signal's value, and send one.
 const RECEIVE: &str = "import signal; signal.pthread_sigmask(0, {10}); print('ready', flush=True); \
      import ctypes; info = (ctypes.c_int * 32)(); mask = ctypes.c_ulong(1 << 9); \
      ctypes.CDLL(None).sigwaitinfo(ctypes.byref(mask), info); print('value', info[6])";
@@ -186,13 +183,12 @@ fn group_signal_of_program_is_delivered_once() {
     }
 }
 
-/// Returns shell code that waits while a test holds, at most about 300 s.
+/// The code waits at most about 300 s.
 fn wait_while(test: &str) -> String {
     format!("t=0; while [ {test} ] && [ $t -lt 30000 ]; do sleep 0.01; t=$((t+1)); done")
 }
 
-/// Returns a shell script that prints `ready`, waits for a signal, prints `got`, and exits with the
-/// number of signals at SIGALRM. softswap forwards signals in order, so no signal is under way then.
+/// The script exits with the number of signals at SIGALRM. softswap forwards signals in order.
 fn counts(signal: &str) -> String {
     format!(
         "n=0 m=0; trap 'n=$((n+1))' {signal}; trap 'm=1' ALRM; echo ready; {}; echo got; {}; exit $n",
@@ -201,7 +197,7 @@ fn counts(signal: &str) -> String {
     )
 }
 
-/// Python program that runs a command on its own terminal, types Ctrl-C and prints the output.
+/// Types Ctrl-C on its own terminal, and prints the output.
 const TERMINAL: &str = r#"
 import os, pty, signal, sys
 pid, master = pty.fork()
@@ -252,8 +248,7 @@ fn stopping_program_by_pid_does_not_stop_softswap() {
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
-/// Python shell with job control on its own terminal. Runs a program in the foreground, types
-/// Ctrl-Z when asked to, and continues the process group after it has stopped.
+/// Types Ctrl-Z when asked to, and continues the process group after it has stopped.
 const JOB_CONTROL: &str = r#"
     print("stopped" if os.WIFSTOPPED(status) else "ended", flush=True)
     os.killpg(child, signal.SIGCONT)
@@ -334,7 +329,6 @@ fn summary_is_on_stderr_unless_quiet() {
     assert!(text.lines().count() <= 4, "{text}");
     let text = summary(&["--awake", "--verbose"]);
     assert!(text.contains("  faults  ") && text.contains("  stalled  "), "{text}");
-    // Nothing is printed for a sleeping, successful program.
     assert_eq!(summary(&[]), "");
     run(dir.path()).args(["--quiet", "echo", "hello"]).assert().code(0).stderr("");
 }
@@ -377,9 +371,7 @@ fn failed_start_leaves_no_report() {
     assert!(!path.exists());
 }
 
-/// A program can manage at most 200 times its budget, because page tables stay in DRAM. A note
-/// appears when an allocation exceeds this limit, before memory is exhausted. This also applies to
-/// processes that the program starts.
+/// A program can manage at most 200 times its budget, because page tables stay in DRAM.
 #[test]
 fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
     let note = "note: the program allocated 5.0 GiB in one call";
@@ -410,8 +402,7 @@ fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
     let python = python();
     let python = python.to_str().unwrap();
     check(python, &["-c", &maps("")], 1);
-    // A started program prints the note once.
     check("/bin/sh", &["-c", "\"$0\" -c \"$1\"; exit $?", python, &maps("")], 1);
-    // Reservations cause no note, because programs rarely use all of them.
+    // Programs rarely use all of their reservations.
     check(python, &["-c", &maps(" | 0x4000")], 0);
 }

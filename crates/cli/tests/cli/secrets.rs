@@ -1,4 +1,4 @@
-//! Exposure of a program's memory to other processes: on disk and in core dumps.
+//! Exposure of a program's memory: on disk and in core dumps.
 
 use crate::common::area::MIB;
 use crate::common::skip;
@@ -9,21 +9,19 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-/// Content of each page of `secrets`.
 const PLAINTEXT: &[u8] = b"this plaintext is known to the test";
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     memchr::memmem::find(bytes, wanted).is_some()
 }
 
-/// Runs a program that swaps to a file. Returns the file's content, and true if the report states
-/// encryption.
+/// Returns the swap file's content, and true if the report states encryption.
 fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
     let file = AreaFile::new(48);
     let swapped = file.swapped("16M").options(&["-v", "--pool=1M"]).options(options);
     let report = swapped.run_ok("secrets", &[]);
     assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);
-    // Covers whole pages, and compressed pages that share a slot.
+    // Whole pages, and compressed pages that share a slot.
     assert!(report.figures["pool"]["packed_slots"].as_u64() > Some(0), "{}", report.figures);
     let summary = &report.ended.stderr;
     let encrypts = report.figure("encrypts") == 1;
@@ -39,7 +37,7 @@ fn disk_contains_no_plaintext() {
     assert!(!encrypts && contains(&left, PLAINTEXT), "{encrypts}");
 }
 
-/// Memory locks are not inherited across fork, and the child reads with the same key.
+/// Memory locks are not inherited across fork.
 #[test]
 fn forked_child_keeps_key_locked() {
     let script = "\
@@ -81,7 +79,7 @@ fn child_has_no_key_of_later_parent_pages() {
 }
 
 /// As root the child cannot open an area of its own. It can evict only pages that its parent has
-/// stored; the clock's hand finds them after 190 MiB of others.
+/// stored: the clock's hand finds them after 190 MiB of others.
 #[test]
 #[ignore = "half a minute: `make test-long` runs it"]
 fn child_without_an_area_evicts_stored_pages_behind_many_others() {
@@ -91,7 +89,7 @@ fn child_without_an_area_evicts_stored_pages_behind_many_others() {
     assert_eq!(report.ended.stdout_text(), "ok worker\n");
 }
 
-/// `SOFTSWAP_ADVERSARY_SECONDS` sets how long the child attacks.
+/// `SOFTSWAP_ADVERSARY_SECONDS` is the time for which the child attacks.
 #[test]
 fn a_child_with_the_source_opens_no_page_that_was_sealed_after_the_fork() {
     let dir = disk_dir();
@@ -104,7 +102,7 @@ fn a_child_with_the_source_opens_no_page_that_was_sealed_after_the_fork() {
         return skip("the processor has no instructions for AES");
     }
     report.ended.expect_ok("adversary");
-    // Without encryption, the same search finds the pages in the swap file.
+    // Without encryption, the same search finds the pages.
     let ended = swapped().option("--no-encrypt").run(compiled("adversary"), &arguments).ended;
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains(&format!("times in file {path}")), "{}", ended.stderr);
@@ -117,7 +115,7 @@ fn core_in(dir: &Path) -> Option<File> {
     Some(File::open(core.path()).unwrap())
 }
 
-/// Calls `look` with each piece of a sparse file's data. The pieces overlap.
+/// The pieces overlap.
 fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
     const OVERLAP: u64 = 64;
     let mut buffer = vec![0; 4 << 20];
@@ -134,8 +132,7 @@ fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
     }
 }
 
-/// Returns the random-looking 16-byte sequences of the key's mapping: round keys of the cipher and
-/// tables of the tag, without the lengths and pointers between them.
+/// Returns round keys of the cipher and tables of the tag, without lengths and pointers.
 fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
     let windows = (0..mapping.len() - 15).step_by(4).map(|at| &mapping[at..at + 16]);
     let looks_random = |bytes: &&[u8]| bytes.iter().collect::<HashSet<_>>().len() >= 11;
@@ -164,7 +161,7 @@ fn core_dump_excludes_key() {
     let core = core_in(dir.path()).expect("a core dump");
     let dumped: [u8; 64] = std::array::from_fn(|at| (at * 37 + 11) as u8);
     let (mut bytes, mut is_dumped, mut found) = (0, false, 0);
-    // A table of the first two bytes excludes most positions of the dump quickly.
+    // The table excludes most positions of the dump quickly.
     let begins: HashSet<[u8; 2]> = parts.iter().map(|part| [part[0], part[1]]).collect();
     let mut may_begin = vec![false; 1 << 16];
     begins.iter().for_each(|two| may_begin[usize::from(u16::from_ne_bytes(*two))] = true);

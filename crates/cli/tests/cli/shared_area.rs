@@ -11,24 +11,22 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Returns arguments of `sh` that run `script` with the path of `hog` as `$0`.
+/// The script gets the path of `hog` as `$0`.
 fn shell(script: &str) -> [OsString; 3] {
     ["-c".into(), script.into(), compiled("hog").into_os_string()]
 }
 
-/// Returns the PID that the first process of a tree prints.
 fn first_pid(running: &mut Running) -> i32 {
     running.wait_for_output("\n");
     String::from_utf8_lossy(&running.stdout_so_far()).lines().next().unwrap().parse().unwrap()
 }
 
-/// Opens the shared tables of a tree after its first process has printed its PID.
 fn tables(running: &mut Running) -> File {
     let pid = first_pid(running);
     shared_memory(pid, "SOFTSWAP_RT_TABLES_FD=")
 }
 
-/// Returns the number of clusters of one area that processes own.
+/// Counts the clusters of one area that processes own.
 fn taken(tables: &File) -> usize {
     const FIRST_CLUSTER_WORD: u64 = 8 + 32 * 5;
     let len = tables.metadata().unwrap().len();
@@ -37,7 +35,6 @@ fn taken(tables: &File) -> usize {
     words.chunks(8).filter(|word| word.iter().any(|byte| *byte != 0)).count()
 }
 
-/// Waits until `holds` returns true for the number of taken clusters.
 fn wait_until_taken(what: &str, tables: &File, running: &Running, holds: fn(usize) -> bool) {
     wait_until(what, || {
         let taken = taken(tables);
@@ -50,7 +47,7 @@ fn wait_until_all_free(tables: &File, running: &Running) {
     wait_until_taken("all clusters are free", tables, running, |taken| taken == 0);
 }
 
-/// Pipeline stage. Each of three stages uses more than a third of the budget.
+/// Each of three stages of a pipeline uses more than a third of the budget.
 const STAGE: &str = r"
 import hashlib, os, sys
 own = [os.urandom(1 << 20) for _ in range(30)]
@@ -75,7 +72,6 @@ fn pipeline_shares_area_with_same_result() {
         let ended = finish(&mut swapped.command("sh", &arguments));
         ended.expect_success("a pipeline");
         assert_eq!(ended.stdout_text(), expected.stdout_text());
-        // No process ran without a budget.
         assert!(!ended.stderr.contains("without a budget"), "{}", ended.stderr);
     }
 }
@@ -121,7 +117,7 @@ time.sleep(1000)
     let tables = tables(&mut running);
     running.wait_for_output("freed\n");
     assert!(running.has_printed("[0, 0, 0, 0]"), "{}", running.stderr_so_far());
-    // The children's clusters are free, and only those of the parent remain.
+    // Only the parent's clusters remain.
     wait_until_taken("the children's clusters are free", &tables, &running, |taken| taken < 60);
 }
 
@@ -190,7 +186,7 @@ os._exit(0)
     assert!(stderr.contains("swap area is full"), "{stderr}");
 }
 
-/// Returns the descendants of a process, without its children and grandchildren.
+/// Returns descendants except for children and grandchildren.
 fn grandchildren(of: i32) -> Vec<i32> {
     all_with(|stat| {
         let mut line = std::iter::successors(Some(stat.pid), |pid| parent(*pid)).take(64);
@@ -249,7 +245,7 @@ fn overwritten_tables_never_cause_wrong_data() {
     let len = tables.metadata().unwrap().len() as usize;
     let garbage: Vec<u8> = (0..len as u64).map(|at| (mix64(at / 3) >> 7) as u8).collect();
     tables.write_all_at(&garbage, 0).unwrap();
-    // Both continue for a while and then compare all their data. They may stop before.
+    // The programs may stop before.
     for _ in 0..10 {
         let mut first = None;
         wait_until("a process faults 2,000 times", || {
@@ -266,8 +262,7 @@ fn overwritten_tables_never_cause_wrong_data() {
     }
     std::fs::write(runtime_dir.path().join("done"), "").unwrap();
     let ended = running.finish(LIMIT);
-    // Clusters in use may look free, and another process may then overwrite them. A process stops
-    // if it reads such a page.
+    // Clusters in use may look free, and be overwritten. A process stops if it reads such a page.
     assert!(!ended.stderr.contains("internal error"), "{}", ended.stderr);
     let ok = ended.stdout_text().matches("ok hog").count();
     let stopped = ended.stderr.matches("wrong data for slot").count()
@@ -296,7 +291,6 @@ fn program_without_root_keeps_inherited_area() {
         return skip("root and setpriv are required");
     }
     let area = AreaFile::new(128);
-    // A path that the user may read.
     let dir = disk_dir();
     set_mode(dir.path(), 0o755);
     copy_files(&[compiled("hog")], dir.path());

@@ -1,5 +1,4 @@
-//! A process starts its engine only when its memory exceeds the budget. The programs compare all
-//! their data before and after.
+//! A process starts its engine only when its memory exceeds the budget.
 
 use crate::common::json_file;
 use crate::support::{Ended, compiled, finish, softswap, softswap_with};
@@ -12,20 +11,15 @@ const CASES: [(&str, &str, &str); 18] = [
     // The heap uses huge pages only with a large budget.
     ("1G", "blocks", "huge 1\nawake 0\n"),
     ("128M", "blocks", "huge 0\nawake 0\n"),
-    // Memory is intact after waking.
     ("64M", "wakes", "asleep 1\nawake 1\n"),
     // Reservations count when they are committed.
     ("128M", "reserves", "asleep 1\nawake 1\n"),
     // A commit that is too large wakes the process before the touch.
     ("64M", "lazy", "awake 1\n"),
-    // A forked child wakes on its own.
     ("64M", "forks", "awake 0\n"),
     ("64M", "clones", "awake 0\n"),
-    // The program's locks apply after waking.
     ("64M", "locks", "awake 1\n"),
-    // The state of signals is kept after waking.
     ("64M", "threads", "awake 1\n"),
-    // A process wakes in any state of its threads.
     ("64M", "small_stack", "awake 1\n"),
     ("64M", "c11_thread", "awake 1\n"),
     ("64M", "vforks", "awake 1\n"),
@@ -62,8 +56,7 @@ fn summary_and_report_show_sleeping_process() {
     assert_eq!(report["engine_started"], false);
 }
 
-/// Runs `softswap run` under a filter of calls: `contained` forbids userfaultfd and io_uring, as a
-/// container does, and `on_linux_4_18` what that kernel lacks.
+/// `contained` forbids userfaultfd and io_uring, `on_linux_4_18` what that kernel lacks.
 fn filtered(filter: &str, options: &[&str], program: &[&str]) -> Ended {
     let mut command = Command::new(compiled("sleeping"));
     command.arg(filter).arg(softswap()).args(["run", "-q"]).args(options).arg("--");

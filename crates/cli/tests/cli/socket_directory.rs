@@ -82,7 +82,6 @@ fn sockets_are_private_and_removed_at_exit() {
     let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
     eventually("an answer", || query(&["stat", &pid]).status.success());
     assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
-    // A killed program cannot remove its socket. `softswap run` does.
     kill(pid.parse().unwrap());
     running.finish(WAIT_TIMEOUT);
     assert!(!path.exists() && !of_run.exists());

@@ -1,5 +1,5 @@
-//! Tests of programs that managed programs start. A child is managed even if it clears or replaces
-//! `LD_PRELOAD`. A program that cannot be managed (static, setuid) runs unmanaged.
+//! Programs that managed programs start. A child is managed even if it clears or replaces
+//! `LD_PRELOAD`, unless it cannot be (static, setuid).
 
 use crate::common::{assert_contains_all, compile, is_installed, json_file, script, skip};
 use crate::support::cgroup::{ControlGroup, command_in};
@@ -10,7 +10,6 @@ use crate::support::{
 };
 use std::process::Command;
 
-/// Prints `managed` or `UNMANAGED`, and uses more memory than the budget.
 const MANAGED: &str = r#"
 import hashlib
 block = bytearray(i * 167 % 251 for i in range(4096)) * (96 << 8)
@@ -59,7 +58,6 @@ fn child_without_environment_keeps_budget() {
     }
 }
 
-/// Calls the function `execveat`, or the system call, with an empty environment.
 const EXECVEAT: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -116,7 +114,6 @@ fn program_sees_only_user_variables() {
     let ended = finish(shell_command(&[], script, &[]).env("LD_PRELOAD", "libm.so.6"));
     let expected = "LD_PRELOAD=libm.so.6\nLD_PRELOAD=libutil.so.1:libm.so.6\n";
     assert_eq!(ended.stdout_text(), expected, "{}", ended.stderr);
-    // A shell started by popen, then exec of the program itself.
     let script = r#"
 import os
 print(os.popen("env | grep -cE 'LD_PRELOAD|SOFTSWAP_RT'").read().strip())
@@ -241,7 +238,6 @@ fn unmanaged_child_is_reported_with_memory() {
     command.arg(&log).arg("--report").arg(&report);
     command.args(["--", "sh", "-c", "\"$1\" < \"$2\"; exit $?", "sh"]).args([&program, &fifo]);
     let running = Running::start(&mut command);
-    // The process exits when this descriptor is closed.
     let input = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
     eventually("the process and its memory", || {
         let stat = try_stat(&running.id().to_string()).unwrap_or_default();
@@ -278,7 +274,6 @@ fn musl_program_runs_unmanaged() {
     }
 }
 
-/// Allocates twice its budget and prints whether the memory is resident.
 const HAS_BUDGET: &str = r#"
 block = bytearray(i * 167 % 251 for i in range(4096)) * (96 << 8)
 rss = next(int(line.split()[1]) for line in open("/proc/self/status") if "RssAnon" in line)

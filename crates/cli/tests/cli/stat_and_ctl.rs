@@ -1,5 +1,4 @@
-//! `softswap stat` and `softswap ctl` query and change running programs through their sockets,
-//! without other effects.
+//! `softswap stat` and `softswap ctl`, without other effects on the program.
 
 use crate::common::{
     UNPRIVILEGED_UID, assert_contains_all, assert_output, copy_binaries, is_root, set_mode,
@@ -50,7 +49,7 @@ fn stat_shows_text_and_json() {
     assert_eq!(first["budget_bytes"], 32 << 20);
     assert_eq!(first["settings"]["io.poll"], "auto");
     assert_eq!(first["engine_started"], true);
-    // Mappings are counted with page protection only.
+    // Mappings are only counted with page protection.
     assert_eq!(first["mappings"].is_null(), first["fault_mechanism"] == "userfaultfd");
     let pages_out = first["pages_out"].as_u64();
     assert!(pages_out > Some(0), "{first}");
@@ -109,20 +108,19 @@ fn stat_contains_every_report_counter() {
     let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let mut expected = keys(&report);
-    // `stat` omits keys of the final report, and adds the PID.
+    // These keys are only in the final report.
     expected.retain(|key| !["history", "machine"].contains(&key.as_str()));
     expected.insert("pid".to_string());
     assert_eq!(keys(&of_one), expected);
-    // The report of a program without relatives has no `tree`.
     expected.insert("tree".to_string());
     assert_eq!(keys(&of_tree), expected);
 }
 
-/// The last settings, which no test here changes.
+/// No test here changes these.
 const UNCHANGED_SETTINGS: &str = "memory = 32M\npool.limit = auto\n";
 const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, memory and pool.limit";
 
-/// Returns all settings except the first one, a peak whose value varies.
+/// Leaves out the first setting, a peak whose value varies.
 fn settings_after_the_peak(pid: &str) -> String {
     let all = stdout_of(&["ctl", pid, "get"]);
     let (peak, rest) = all.split_once('\n').unwrap();
@@ -133,7 +131,7 @@ fn settings_after_the_peak(pid: &str) -> String {
 
 #[test]
 fn bounce_peak_is_reset() {
-    // The program is idle, so that few bounce buffers are in use.
+    // An idle program uses few bounce buffers.
     let mut program = Program::script(
         "import os, time\n\
          block = [os.urandom(1 << 20) for _ in range(64)]\n\
@@ -146,7 +144,6 @@ fn bounce_peak_is_reset() {
         before["taken"].as_u64() > Some(0) && before["slots"].as_u64() >= before["used"].as_u64()
     );
     let peak_before = before["peak_slots"].as_u64().unwrap();
-    // Background work in progress finishes.
     wait_until("a lower peak", || {
         stdout_of(&["ctl", &pid, "set", "bounce.peak", "0"]);
         let peak = stdout_of(&["ctl", &pid, "get", "bounce.peak"]);
@@ -162,7 +159,7 @@ fn budget_can_be_lowered_and_raised() {
     let mut program = Program::under_pressure_by_itself();
     let pid = program.pid();
     for limit in ["24M", "96M", "20M"] {
-        // Until usage is below the new limit, the answer states both.
+        // While usage is above the new limit, the answer states both.
         let set = stdout_of(&["ctl", &pid, "set", "memory", limit]);
         assert!(set.starts_with(&format!("memory = {limit}")), "{set}");
         eventually("the budget", || {
@@ -218,7 +215,7 @@ fn setting_takes_effect_immediately() {
         return eprintln!("skipped: the user's limit on locked memory allows no ring for reads");
     }
     stdout_of(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
-    // With one thread at most one read was in progress when the setting changed.
+    // At most one read was in progress when the setting changed.
     let before = polled();
     assert_ne!(before, 0);
     let wanted_reads = read() + 200;
@@ -336,7 +333,6 @@ fn only_owner_and_root_may_query() {
     command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
     let theirs = Running::start(&mut command);
     let pid = theirs.id().to_string();
-    // Until the program answers, the supervisor answers.
     eventually("an answer to root", || {
         String::from_utf8(query(&["stat", &pid]).stdout).unwrap().contains("sleep (pid")
     });
@@ -349,7 +345,7 @@ fn only_owner_and_root_may_query() {
 fn process_with_unreadable_memory_map_is_reported() {
     let binaries = tempfile::tempdir().unwrap();
     copy_binaries(binaries.path());
-    // With PR_SET_DUMPABLE 0, the user may not read the memory map.
+    // PR_SET_DUMPABLE 0: the user may not read the memory map.
     let script = "import ctypes, os, subprocess, sys\n\
                   ctypes.CDLL(None).prctl(4, 0)\n\
                   sys.exit(subprocess.call([sys.argv[1], 'stat', str(os.getpid())]))";
@@ -377,7 +373,7 @@ fn process_with_new_uid_rejects_old_uid() {
     std::fs::write(program.sockets.path().join("go"), "").unwrap();
     program.wait_for_line("changed");
     assert_contains_all(&stdout_of(&["stat", &pid]), &["running"]);
-    // File modes alone do not admit a peer: the process also checks the UID of the peer.
+    // File modes alone do not admit a peer: the process also checks its UID.
     set_mode(program.sockets.path(), 0o755);
     set_mode(&program.socket(), 0o666);
     let mut other = Command::new("python3");
@@ -386,7 +382,7 @@ fn process_with_new_uid_rejects_old_uid() {
          s.sendall(b'softswap 1 set io.poll poll\\n'); print(s.recv(1000).decode())",
         program.socket().display()
     ));
-    // A program waits only briefly for a request, so it is repeated on a busy machine.
+    // A program waits only briefly for a request.
     let answer = wait_until("an answer", || {
         let output = other.output().unwrap();
         let answer = String::from_utf8(output.stdout).unwrap();
@@ -405,7 +401,7 @@ fn exiting_programs_remove_their_socket_first() {
     let script =
         "for i in 1 2 3 4 5 6 7 8; do sh -c 'exit 0'; /bin/true; done; echo ready; sleep 1000";
     let program = Program::start(&[], Path::new("/bin/sh"), &["-c", script]);
-    // The sockets of the shell and, once it runs, of `sleep`.
+    // The shell has a socket, and `sleep` once it runs.
     let names = program.names();
     assert!(names.len() <= 2 && names.contains(&format!("{}.sock", program.pid())), "{names:?}");
 }
@@ -422,7 +418,6 @@ fn stale_socket_is_removed() {
     std::fs::write(sockets.path().join("1.note"), "not a socket").unwrap();
     let mut stat = softswap_with(&["stat", &pid]);
     stat.env(DIR_VARIABLE, sockets.path());
-    // The socket is closed shortly before the process has exited.
     eventually("the socket is removed", || {
         stat.output().unwrap();
         !path.exists() && !Path::new("/proc").join(&pid).exists()
@@ -449,12 +444,11 @@ fn misbehaving_clients_are_harmless() {
         &vec![b'x'; 8 << 20],
     ] {
         let client = control_socket::connect(&path, WAIT_TIMEOUT).unwrap();
-        // The peer may close the connection before it has read everything.
+        // The peer may already have closed the connection.
         let _ = client.write_all(garbage, short);
         let answer = client.read_to_end(MAX_ANSWER_BYTES, WAIT_TIMEOUT).unwrap_or_default();
         assert!(answer.is_empty() || answer.starts_with(b"error "), "{garbage:.20?}");
     }
-    // Close without reading the answer.
     for _ in 0..20 {
         let client = control_socket::connect(&path, WAIT_TIMEOUT).unwrap();
         let _ = client.write_all(b"softswap 1 stat\n", WAIT_TIMEOUT);
@@ -509,7 +503,6 @@ time.sleep(1000)"
     }
 }
 
-/// Waits until a process answers `stat`.
 fn answer_of(pid: &str) -> String {
     wait_for("an answer", || {
         let output = query(&["stat", pid]);
@@ -545,7 +538,6 @@ fn socket_survives_exec() {
     assert_eq!(program.names().len(), 1);
 }
 
-/// softswap's descriptors do not affect the numbers that the program gets.
 #[test]
 fn program_descriptors_are_unaffected() {
     let program = Program::script(&format!(

@@ -1,5 +1,4 @@
-//! Block devices and active swap with `softswap mkswap` and `swapon-check`: devices in use are
-//! refused and not changed. Nearly all tests need root.
+//! `softswap mkswap` and `swapon-check` on block devices and active swap. Most tests need root.
 
 use crate::common::area::*;
 use crate::common::{Loop, Mounted, assert_contains_all, bin_dir, is_root, skip, tool};
@@ -9,7 +8,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command as Std;
 
-/// Swap file that the kernel uses, deactivated on drop.
 struct Active(PathBuf);
 
 impl Active {
@@ -24,7 +22,7 @@ impl Drop for Active {
     }
 }
 
-/// Returns `swapon-check` in a mount namespace whose /proc/swaps is empty.
+/// The check runs in a mount namespace whose /proc/swaps is empty.
 fn unlisted_check(path: &Path) -> Option<Std> {
     let within = |script: &str| {
         let mut command = tool("unshare")?;
@@ -57,7 +55,6 @@ fn kernel_accepts_formatted_area_and_active_area_is_rejected() {
     assert!(swaps.contains(data_file.text()), "{swaps}");
     let parts = ["active kernel swap", "not changed", "swapoff"];
     both_refused(&data_file.path, &parts);
-    // Under a name that /proc/swaps does not contain.
     let other = data_file.dir.path().join("other");
     std::os::unix::fs::symlink(&data_file.path, &other).unwrap();
     check_refused(&other, &parts);
@@ -75,8 +72,7 @@ fn hold(device: &Path) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device).ok()
 }
 
-/// Closes the exclusive descriptor and waits: a child just forked by another test may still hold a
-/// copy.
+/// A child just forked by another test may still hold a copy of the descriptor.
 fn release(holder: File, device: &Path) {
     drop(holder);
     wait_until("the device is free", || match hold(device) {

@@ -1,5 +1,4 @@
-//! `softswap mkswap` and `swapon-check`: headers are compatible with the system's tools in both
-//! directions. Unusable files are refused with reason and remedy, and are not changed.
+//! `softswap mkswap` and `swapon-check`: headers are compatible with the system's tools.
 
 use crate::common::area::*;
 use crate::common::{
@@ -131,7 +130,6 @@ fn sparse_file_is_rejected() {
     File::options().write(true).open(&data_file.path).unwrap().set_len(4 * MIB).unwrap();
     let parts = ["has a hole at byte 0", &format!("fallocate -l {} ", 4 * MIB), "dd"];
     mkswap_refused(&data_file.path, &["--force"], &parts);
-    // Punch a hole of 64 KiB.
     let data_file = DataFile::area(4 * MIB);
     let file = File::options().write(true).open(&data_file.path).unwrap();
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;

@@ -8,7 +8,7 @@ use std::process::Command;
 const KIB_OF_3G: &str = "3145728";
 const BYTES_OF_3G: &str = "3221225472";
 
-/// Returns the output of a program that sees 3 GiB.
+/// The program sees 3 GiB.
 fn seen_by(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     let swapped = Swapped::within("64M").options(&["--tell", "3G", "--quiet"]);
     let report = swapped.run(program.as_ref(), arguments);
@@ -16,7 +16,6 @@ fn seen_by(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     report.ended.stdout_text()
 }
 
-/// Returns the value of a line `NAME: N kB` in KiB.
 fn field(meminfo: &str, name: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.split_once(name)).unwrap_or_else(|| {
         panic!("{name:?} is missing in:\n{meminfo}");
@@ -28,7 +27,6 @@ fn machine_kib() -> u64 {
     field(&std::fs::read_to_string("/proc/meminfo").unwrap(), "MemTotal:")
 }
 
-/// Returns the files about memory of this process's control group, with versions 1 and 2.
 fn group_files(names: [&str; 2]) -> Vec<String> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
@@ -70,7 +68,6 @@ fn shell_and_its_children_see_advertised_memory_in_meminfo() {
         let seen = seen_by("free", &["-k"]);
         assert!(seen.lines().nth(1).unwrap().contains(KIB_OF_3G), "{seen}");
     }
-    // By links, relative paths and a program that another one has started by exec.
     let text = "cd /proc/self && cat ../meminfo && cd /proc && exec cat meminfo";
     let seen = seen_by("sh", &["-c", text]);
     assert_eq!(seen.matches(&format!("MemTotal:        {KIB_OF_3G} kB")).count(), 2, "{seen}");
@@ -161,7 +158,7 @@ fn without_the_option_nothing_is_redirected_and_nothing_changes_outside() {
     let changed = seen_by(python(), &["-c", CODE]);
     let lines = unchanged.lines().zip(changed.lines());
     assert_eq!(lines.filter(|(before, now)| before != now).count(), 4, "{changed}");
-    // A child outside the tree, started by the program without softswap.
+    // The child is started without softswap.
     let outside = Swapped::within("64M").options(&["-q", "--tell", "3G", "--children", "plain"]);
     let text = "cat /proc/meminfo; exit 0";
     let seen = outside.run("sh", &["-c", text]).ended.stdout_text();

@@ -8,8 +8,7 @@ const NOTE: &str = "the program waited for pages";
 #[test]
 fn thrashing_is_reported_unless_quiet() {
     let sockets = tempfile::tempdir().expect("a temporary directory");
-    // A working set that fits causes no warning. The program that thrashes starts last, so all have
-    // run long enough when it is reported.
+    // A working set that fits causes no warning. The program that thrashes starts last.
     let swapped = [
         (Swapped::within("16M").option("--quiet"), "128"),
         (Swapped::within("16M"), "4"),

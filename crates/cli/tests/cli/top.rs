@@ -10,16 +10,13 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// UID without any process.
 const UNUSED_UID: u32 = 65_533;
 
-/// A shell in its own tmux server.
 struct Terminal {
     dir: TempDir,
 }
 
 impl Terminal {
-    /// Opens a terminal of `width` columns and `height` lines. Returns `None` if tmux is missing.
     fn open(width: u16, height: u16) -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
             eprintln!("skipped: tmux is not installed");
@@ -54,8 +51,7 @@ impl Terminal {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Runs a shell command once the prompt is shown. Input typed earlier would be echoed twice,
-    /// between other lines.
+    /// Input typed before the prompt would be echoed twice, between other lines.
     fn command(&self, text: &str) {
         self.wait_until("a prompt", |screen| screen.trim_end().ends_with('$'));
         self.tmux(&["send-keys", "-l", text]);
@@ -86,7 +82,7 @@ impl Terminal {
         })
     }
 
-    /// Enters a value that `top` asked for, and waits until it asks for confirmation.
+    /// Waits until `top` asks for confirmation.
     fn fill_in(&self, value: &str) {
         self.tmux(&["send-keys", "-l", value]);
         self.wait(&[&format!("{value}_")]);
@@ -94,7 +90,7 @@ impl Terminal {
         self.wait(&[&format!("to {value}?")]);
     }
 
-    /// Starts `top`, followed by commands that print its exit status and the terminal's echo mode.
+    /// Then prints the exit status and the terminal's echo mode.
     fn top(&self, program: &Path, argument: &str) {
         let program = program.display();
         self.command(&format!(
@@ -106,7 +102,7 @@ impl Terminal {
         wait_for("the PID of top", || below(self.variable("pane_pid").parse().ok()?, "softswap"))
     }
 
-    /// Waits until `top` has exited, and asserts that the terminal's mode is restored.
+    /// Asserts that the terminal's mode is restored.
     fn expect_left(&self, status: i32) -> String {
         let screen = self.wait(&[&format!("left {status}\n")]);
         let screen = if screen.contains(" echo") { screen } else { self.wait(&[" echo"]) };
@@ -121,7 +117,6 @@ impl Drop for Terminal {
     }
 }
 
-/// Returns the first process called `name` in the process tree of `pid`.
 fn below(pid: i32, name: &str) -> Option<i32> {
     match stat_of(pid)?.comm == name {
         true => Some(pid),
@@ -144,12 +139,10 @@ fn top_shows_resizes_and_sorts() {
         &pid,
         "awake",
     ]);
-    // Everything fits on the screen without wrapping.
     let lines: Vec<&str> = screen.lines().collect();
     assert!(lines.len() <= 24 && lines[0].starts_with("softswap top:"), "{screen}");
     assert!(lines.iter().all(|line| line.chars().count() <= 80), "{screen}");
     assert!(!screen.contains("WRITE/S") && !screen.contains("standby"), "{screen}");
-    // Rates appear after the second sample.
     terminal.wait(&["%  "]);
     terminal.tmux(&["resize-window", "-x", "200", "-y", "60"]);
     terminal.wait(&["WRITE/S", "standby"]);
@@ -157,7 +150,6 @@ fn top_shows_resizes_and_sorts() {
     terminal.wait(&["this help", "Ctrl-Z suspends"]);
     terminal.press(&["x"]);
     terminal.press(&[">", "r"]);
-    // An invalid value changes nothing and shows the reason.
     for (value, shown) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
         terminal.press(&["c"]);
         terminal.wait(&["Change a setting", "codec of hog"]);
@@ -246,7 +238,7 @@ fn progress_line_is_shown_only_on_terminal() {
 fn progress_line_is_removed_at_exit() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
-    // Returns the seconds shown in the progress line, once at least `least` have passed.
+    // Waits until at least `least` seconds have passed.
     let progress_seconds = |what: &str, least: u64| {
         wait_until("the progress line below the program's output", || {
             let screen = terminal.screen();
@@ -278,13 +270,11 @@ fn full_screen_program_hides_progress_line() {
     let all = terminal.dir.path().join("all");
     let pipe = format!("cat > {}", all.display());
     terminal.tmux(&["pipe-pane", &pipe]);
-    // Progress is suspended while the terminal is not in line mode. The first second lets an update
-    // in progress finish.
+    // The first second lets an update in progress finish.
     let script = "stty -icanon; sleep 1; echo be''gun; sleep 3; echo ov''er; stty icanon; \
                   sleep 1000";
     let run = format!("{} run -q --progress --memory 64M", softswap().display());
     terminal.command(&format!("clear; {run} -- sh -c \"{script}\""));
-    // Progress resumes in line mode.
     terminal.wait(&["over", "softswap: "]);
     let written = wait_for("the program's output", || {
         let written = std::fs::read_to_string(&all).ok()?;
@@ -320,7 +310,6 @@ fn top_stops_and_continues_by_signal() {
             ("1".into(), "0".into())
         );
     }
-    // After the change `top` reads single keys again.
     terminal.press(&["h"]);
     terminal.wait(&["this help"]);
     terminal.press(&["x", "q"]);
@@ -344,7 +333,6 @@ fn top_reports_why_it_cannot_run() {
     if !is_root() {
         return;
     }
-    // Processes of another user, and a UID without processes.
     let dir = tempfile::tempdir().unwrap();
     copy_binaries(dir.path());
     let program = Program::under_pressure(&[]);

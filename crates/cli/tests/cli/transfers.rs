@@ -1,5 +1,4 @@
-//! Long transfers under memory pressure. No plaintext of the program reaches the disk. After a disk
-//! error, a call may fail or the program may stop, but no byte is corrupted.
+//! Long transfers under memory pressure write no plaintext, and a disk error corrupts nothing.
 
 use crate::common::{copy_files, skip};
 use crate::support::cgroup::{ControlGroup, command_in};
@@ -11,11 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Content of each page of the program. It does not occur in the executable.
+/// This content does not occur in the executable.
 const MARKER: &[u8] = b"MARKED-MARKED-MARKED-MARKED-MARK";
 
-/// Creates a directory with the program, if possible outside `/tmp` and `/var/tmp`, over which a
-/// test mounts its device.
+/// The directory is outside `/tmp` and `/var/tmp` if possible: a test mounts its device over them.
 fn scratch() -> TempDir {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let parent = if own.is_dir() { own } else { Path::new("/var/tmp") };
@@ -24,7 +22,7 @@ fn scratch() -> TempDir {
     dir
 }
 
-/// Returns the reason why this user cannot mount a file system.
+/// `None` if this user can mount a file system.
 fn skip_reason() -> Option<String> {
     let script = "mount -t tmpfs none /mnt && command -v mkfs.ext4 losetup";
     let tried = Command::new("unshare").args(["--mount", "sh", "-c", script]).output();
@@ -35,8 +33,8 @@ fn skip_reason() -> Option<String> {
     }
 }
 
-/// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so
-/// that the kernel writes back and drops page cache. The script's first argument is softswap.
+/// Runs in its own mount namespace, if possible in a memory cgroup, so that the kernel writes back
+/// and drops page cache. The script's first argument is softswap.
 fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
     let group = ControlGroup::if_possible(160 << 20);
     let mut command = command_in(group.as_ref(), "unshare");
@@ -60,7 +58,7 @@ fn markers_in(path: &Path) -> usize {
     }
 }
 
-/// Puts the swap area, `/tmp` and `/var/tmp` on one device, which the test searches afterwards.
+/// Puts the swap area, `/tmp` and `/var/tmp` on one device.
 const ON_A_DEVICE: &str = "
     truncate -s 512M disk.img
     mkfs.ext4 -q -F disk.img
@@ -92,12 +90,12 @@ fn long_transfers_write_no_plaintext() {
     let ended = run(dir.path(), ON_A_DEVICE, &[]);
     ended.expect_success("long transfers");
     assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "unencrypted pages of the program");
-    // Check the search itself: without encryption it finds the markers.
+    // Without encryption, the same search finds the markers.
     run(dir.path(), ON_A_DEVICE, &["--no-encrypt"]).expect_success("long transfers");
     assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area must be unencrypted");
 }
 
-/// Puts the swap area of highest priority on a device that accepts some writes and then fails.
+/// The device of the area with the highest priority accepts some writes and then fails.
 const ON_A_FAILING_DEVICE: &str = "
     softswap=$1 size=$2 first=$3 second=$4
     mkdir -p store mounted out other
@@ -114,7 +112,7 @@ const ON_A_FAILING_DEVICE: &str = "
     exit $status
 ";
 
-/// Default number of faults. `SOFTSWAP_TRANSFERS_FAULTS` overrides it.
+/// `SOFTSWAP_TRANSFERS_FAULTS` overrides it.
 const FAULTS: u64 = 2;
 
 #[test]
@@ -128,15 +126,13 @@ fn failing_disk_loses_no_transferred_byte() {
     for turn in 0..count {
         let dir = scratch();
         let chance = mix64(seed << 32 | turn);
-        // MiB that the device accepts before writes fail: from the file system's metadata alone to
-        // more than all evicted data.
+        // The device accepts from the file system's metadata alone to more than all evicted data.
         let size = (4 + chance % 90).to_string();
         let (first, second) = if chance >> 32 & 1 == 0 { ("100", "1") } else { ("1", "100") };
         let ended = run(dir.path(), ON_A_FAILING_DEVICE, &[&size, first, second]);
         match (ended.status.code(), ended.status.signal()) {
             (Some(0), _) => right += 1,
             (Some(2), _) => failed += 1,
-            // The message names the lost page.
             (Some(code), _) if code > 2 && ended.stderr.contains("softswap: ") => stopped += 1,
             _ => panic!("a device of {size} MiB: {}\n{}", ended.status, ended.stderr),
         }

@@ -15,7 +15,6 @@ use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-/// Ends the tree. Asserts that this number of hogs has verified its data.
 fn finish_hogs(tree: Tree, count: usize) -> Ended {
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), count, "{}", ended.stderr);
@@ -24,7 +23,7 @@ fn finish_hogs(tree: Tree, count: usize) -> Ended {
 
 #[test]
 fn two_processes_stay_within_shared_budget() {
-    // Outside the budget: 4 MiB for each concurrent process and for the command, and the 8 MiB of a
+    // Outside the budget: 4 MiB for each concurrent process and for the command, and 8 MiB of a
     // process that has just woken.
     let group = ControlGroup::if_possible(BUDGET_BYTES + (4 << 20) * 4 + (8 << 20));
     let tree = Tree::of_two_hogs(group.as_ref());
@@ -32,7 +31,6 @@ fn two_processes_stay_within_shared_budget() {
     wait_for("twenty samples and half of the budget", || {
         let stat = tree.try_stat().ok()?;
         assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
-        // A process that has just woken may use 8 MiB, even if another holds the whole budget.
         assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES + (8 << 20), "{stat}");
         seen = seen.max(bytes(&stat, "used_bytes"));
         looks += 1;
@@ -46,7 +44,6 @@ fn two_processes_stay_within_shared_budget() {
 
 const CHILDREN: usize = 8;
 
-/// Starts [`CHILDREN`] processes that run a Python script, and waits until each has printed `ready`.
 fn tree_of_eight(group: Option<&ControlGroup>, memory: &str, script: &str) -> Tree {
     let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
     let python = python();
@@ -56,8 +53,8 @@ fn tree_of_eight(group: Option<&ControlGroup>, memory: &str, script: &str) -> Tr
     tree
 }
 
-/// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of
-/// unmanaged memory for each process, the shell and the command.
+/// The budget, or 8 MiB for each process if that is more, and 4 MiB of unmanaged memory for each
+/// process, the shell and the command.
 #[test]
 fn small_processes_stay_within_eight_mib() {
     let limit_bytes = (12 * CHILDREN as u64 + 8) << 20;
@@ -97,13 +94,12 @@ assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
     tree.wait_until_ready(3);
     let ended = tree.finish();
     ended.expect_success("children that share");
-    // 80 MiB, 4 MiB for each child, and the memory of Python and the engines.
+    // 80 MiB, 4 MiB for each child, Python and the engines.
     let used = mib_after("MiB, at most ", &ended);
     assert!(used < 140.0, "{}", ended.stderr);
     assert!(mib_after("  peaks      resident ", &ended) <= used, "{}", ended.stderr);
 }
 
-/// Returns the number of MiB that the summary states after these words.
 fn mib_after(words: &str, ended: &Ended) -> f64 {
     let line = ended.stderr.lines().find_map(|line| line.split_once(words));
     let number = line.and_then(|(_, rest)| rest.split_once(" MiB")?.0.parse().ok());
@@ -232,19 +228,17 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=
     let ended = tree.finish();
     ended.expect_success("three children");
     assert!(ended.stdout_text().ends_with("[0, 0, 0]\n"), "{}", ended.stdout_text());
-    // No process ran without a budget.
     assert_eq!(ended.stderr, "");
 }
 
-/// Returns the largest grant of a process in the tree, in bytes.
 fn max_granted(stat: &Value) -> u64 {
     processes(stat).iter().map(|it| bytes(it, "granted_bytes")).max().unwrap_or(0)
 }
 
-/// Minimum share of a process, independent of the demand of the other processes.
+/// Does not depend on the demand of other processes.
 const MIN_SHARE_BYTES: u64 = 8 << 20;
 
-/// Starts a hog of `mib`, and returns when it is ready. [`start_second`] starts another one.
+/// [`start_second`] starts another one.
 fn tree_of_first_hog(mib: u32) -> Tree {
     let script = format!(
         "\"$0\" --mib {mib} --seconds 0 & \
@@ -260,7 +254,7 @@ fn start_second(tree: &Tree) {
     std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
 }
 
-/// Each of two processes gets at least half of an equal share, even if the other one gains more.
+/// Each process gets half of an equal share or more, even if the other one gains more.
 #[test]
 fn later_process_gets_its_share() {
     let tree = tree_of_first_hog(90);
@@ -289,7 +283,6 @@ fn sleeping_process_is_woken_by_request() {
         let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
         let (one, others): (Vec<_>, Vec<_>) = hogs.partition(|it| it["pid"] == first["pid"]);
         let ([one], [other]) = (&one[..], &others[..]) else { return false };
-        // The size of a share depends on how long each process waits on this machine.
         let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
             && bytes(one, "granted_bytes") >= MIN_SHARE_BYTES;
         has_share && !sleeps(one) && !sleeps(other)
@@ -299,7 +292,6 @@ fn sleeping_process_is_woken_by_request() {
 
 #[test]
 fn sleeping_process_is_woken_by_lower_limit() {
-    // The tree also contains the shell.
     let script = "\"$0\" --mib 60 --seconds 0 & wait";
     let tree = Tree::of_hogs(None, &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
@@ -360,11 +352,11 @@ fn auto_budget_shrinks_for_another_program() {
     let options = ["--memory", "auto:16M-600M"];
     let mut tree = Tree::start_in(Some(&group), &options, &program);
     tree.wait_until_ready(1);
-    // The budget may have been lowered briefly for other load on this machine.
+    // Other load on this machine may have lowered the budget briefly.
     tree.wait_for_answer("the tree has its budget", |stat| {
         bytes(stat, "budget_bytes") > LEFT_BYTES
     });
-    // The speed of the shrinking is not guaranteed, only that it happens.
+    // The speed of the shrinking is not guaranteed.
     let script = r"
 import os, sys, time
 group, limit, wanted, seen = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -404,11 +396,10 @@ while not os.path.exists(seen): time.sleep(0.02)
     let [stdout, stderr] = set("100M");
     assert!(stdout.starts_with("memory = 100M") && stderr.is_empty(), "{stdout}{stderr}");
     assert_contains_all(&stdout_of(&["ctl", &tree.pid(), "set", "memory", "auto"]), &["M (auto)"]);
-    // The hog compares its data and exits if it differs.
+    // The hog exits if its data differs.
     assert!(!tree.running.has_ended() && group.oom_kills() == 0);
 }
 
-/// A shell starts programs one after another while a hog uses all of the budget.
 #[test]
 fn programs_start_with_fully_granted_budget() {
     let script = "\"$0\" --mib 90 --seconds 0 & i=0; while [ $i -lt 100 ]; do \
@@ -441,7 +432,7 @@ fn overwritten_ledger_is_reported_once_per_process() {
         is_reported.then_some(()).ok_or(stderr)
     });
     let ended = finish_hogs(tree, 2);
-    // Both programs report the overwritten ledger. The shell does not.
+    // The shell reports nothing.
     let messages = ended.stderr.matches("has been overwritten: process ").count();
     assert_eq!(messages, 2, "{}", ended.stderr);
 }
@@ -461,7 +452,7 @@ fn per_process_budget_is_separate() {
 
 #[test]
 fn forked_child_runs_with_full_inherited_pool() {
-    // Joining the strings reads and writes across page boundaries, so one access touches two pages.
+    // One access across page boundaries touches two pages.
     let script = "
 import os, hashlib
 texts = [str(number) * 6 for number in range(800_000)]

@@ -27,7 +27,7 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     const MEMBERS: u64 = 4;
     // The nursery, its members, two children of each member, and the command.
     const MAX_PROCESSES: u64 = 2 + MEMBERS * 3;
-    // A member that has just woken may use 8 MiB, even if others hold the whole budget.
+    // A member that has just woken may use 8 MiB more.
     let limit_bytes = BUDGET_BYTES + (4 << 20) * MAX_PROCESSES + (8 << 20) * MEMBERS;
     let Some(group) = ControlGroup::or_skip(limit_bytes) else { return };
     let family = compiled("family");
@@ -40,7 +40,7 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     for kills in 0..max_kills {
         random = mix64(random);
         std::thread::sleep(Duration::from_millis(20 + random % 60));
-        // Spare the command and its direct child, because their exit ends the tree.
+        // The exit of the command or of its child ends the tree.
         let command = tree.running.id();
         let is_member = |pid: &i32| *pid != command && parent(*pid).is_some_and(|it| it != command);
         let member = wait_until("a member", || {
@@ -62,7 +62,6 @@ fn tree_with_random_kills_keeps_budget_and_data() {
     eventually("all processes have exited", || group.processes().is_empty());
 }
 
-/// Returns the IDs of System V shared memory segments without attachments.
 fn forgotten_memory() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let (number, attached) = (1, 6);
@@ -75,7 +74,6 @@ fn killing_any_process_leaves_nothing() {
     let Some(group) = ControlGroup::or_skip(1 << 30) else { return };
     let swap = tempfile::tempdir().unwrap();
     let (before, mut random) = (forgotten_memory(), 5_u64);
-    // The tree consists of the command, a forking shell and hogs.
     let script = "for i in 1 2 3; do \"$0\" --mib 24 --seconds 1 & done; wait";
     for _ in 0..turns(6) {
         let options = ["-q", "--memory", "32M", "--swap", swap.path().to_str().unwrap()];
@@ -86,10 +84,10 @@ fn killing_any_process_leaves_nothing() {
         all.get(random as usize / 600 % all.len().max(1)).into_iter().for_each(|pid| kill(*pid));
         let command = tree.pid();
         drop(tree.running.finish(LIMIT));
-        // If the command was killed, the other processes keep running without it.
+        // Without the command, the other processes keep running.
         group.processes().into_iter().for_each(kill);
         eventually("all processes have exited", || group.processes().is_empty());
-        // A killed process may have left its group while its socket is still open.
+        // A killed process may have left its group while its socket is open.
         wait_until("`softswap stat` removes the sockets of killed processes", || {
             let mut look = softswap_with(&["stat", &command]);
             let look = look.env("SOFTSWAP_RUNTIME_DIR", tree.sockets.path()).output().unwrap();
@@ -128,7 +126,7 @@ fn moving_limit_is_kept_or_reported() {
             let is_kept = bytes(&stat, "granted_bytes") <= bytes(&stat, "budget_bytes");
             if is_kept { Ok(stat) } else { Err(stat.to_string()) }
         });
-        // The hogs compare their data continuously and exit if it differs.
+        // The hogs exit if their data differs.
         let hogs = processes(&stat).iter().filter(|it| it["name"] == "hog");
         assert_eq!(hogs.count(), 2, "{}", tree.running.stderr_so_far());
     }

@@ -4,7 +4,7 @@ use crate::support::control_client::{stdout_of, try_stat, wait_until};
 use crate::support::processes::send;
 use crate::support::{LIMIT, Running, Swapped, compiled, number};
 
-/// Returns a run in which one of three processes fits the budget.
+/// One of three processes fits the budget.
 fn takers(turns: &str, budget: &str) -> Swapped {
     Swapped::within(budget).option("--codec=none").option(format!("--turns={turns}"))
 }
@@ -13,7 +13,7 @@ fn readers<'a>(mib: &'a str, touches: &'a str) -> [&'a str; 6] {
     ["--only", "readers", "--mib", mib, "--touches", touches]
 }
 
-/// Runs a case, whose programs verify each word that they touch. Returns the number of turns.
+/// The programs verify each word that they touch.
 fn turns_of(takers: &Swapped, arguments: [&str; 6]) -> u64 {
     let report = takers.run(compiled("takers"), &arguments);
     report.ended.expect_ok(&arguments.join(" "));
@@ -32,9 +32,8 @@ fn no_turns_start_if_they_are_off() {
     assert_eq!(turns, 0);
 }
 
-/// Trees of processes that wait for each other, in pipes, sockets, file locks and shared futexes,
-/// exit with the right results. `SOFTSWAP_TREE_TURNS` is the number of trees; `make test-long` uses
-/// 1,000.
+/// The processes wait for each other in pipes, sockets, file locks and shared futexes.
+/// `SOFTSWAP_TREE_TURNS` is the number of trees; `make test-long` uses 1,000.
 #[test]
 fn random_trees_of_dependent_processes_exit() {
     let takers = takers("auto", "56M");
@@ -43,8 +42,6 @@ fn random_trees_of_dependent_processes_exit() {
     }
 }
 
-/// `ctl set turns auto` starts turns, and `off` stops them, in a running tree; `stat` shows their
-/// owner.
 #[test]
 fn turns_are_switched_while_the_tree_runs() {
     let touches = (1_u64 << 40).to_string();
@@ -67,7 +64,7 @@ fn turns_are_switched_while_the_tree_runs() {
     assert_eq!(set("off"), "turns = off\n");
     wait_until("no turn", || is_owned(false));
     assert!(!running.has_ended());
-    // softswap forwards the signal to the program, whose children exit with it.
+    // The program's children exit with it.
     send(running.id(), libc::SIGTERM);
     running.finish(LIMIT).expect_failure("a program that got SIGTERM");
 }

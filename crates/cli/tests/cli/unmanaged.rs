@@ -28,7 +28,6 @@ fn managed_memory_is_not_reported_as_unmanaged() {
     assert!(unmanaged(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
 }
 
-/// Returns the bytes of anonymous memory outside the budget, by `stat --json` of a running program.
 fn unmanaged_bytes_while_running(case: &str) -> u64 {
     let swapped = Swapped::within("32M");
     let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
@@ -72,7 +71,6 @@ fn exec_of_static_program_is_reported_unmanaged() {
     let swapped = Swapped::within("32M");
     let mut running = Running::start(&mut swapped.command("sh", &["-c", &script]));
     running.wait_for_line("ready");
-    // softswap samples the process periodically.
     wait_for_rounds(running.id(), 3);
     std::fs::write(&seen, "").expect("a file");
     let report = swapped.report_of(running.finish(WAIT_TIMEOUT));
@@ -116,8 +114,8 @@ fn full_area_ends_program_and_counts_written_pages_only() {
     let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));
     let unchanged = report.figures["areas"]["unchanged_pages"].as_u64().expect("a figure");
     assert!(out <= written + unchanged, "{}", report.figures);
-    // softswap stops the program after 1.5 s without progress. Each failed try pauses for 1 ms, so
-    // each waiting thread makes about 1,500 at most.
+    // softswap stops the program after 1.5 s without progress. Each try pauses for 1 ms, so a
+    // thread makes about 1,500 at most.
     let tries = report.figure("direct_reclaims");
     assert!(tries < 10_000, "the program made {tries} attempts");
 }

@@ -1,5 +1,4 @@
-//! Invalid values are refused before a program starts, with exit status 2 and a message that states
-//! problem, reason and remedy.
+//! Invalid values are refused before a program starts, with problem, reason and remedy.
 
 use crate::common::{
     as_unprivileged, assert_contains_all, assert_refused, bin_dir, run, set_mode, skip, softswap,
@@ -7,7 +6,6 @@ use crate::common::{
 use crate::support::Swapped;
 use std::path::Path;
 
-/// Asserts that `softswap run OPTIONS -- true` is refused with these parts of a message.
 fn refused(options: &[&str], parts: &[&str]) {
     assert_refused(softswap().arg("run").args(options).args(["--", "true"]), 2, parts);
 }
@@ -48,9 +46,8 @@ fn invalid_value_is_reported_with_limit_and_remedy() {
     let swap = tempfile::tempdir().unwrap();
     for (line, parts) in table {
         let mut options: Vec<&str> = line.split(' ').collect();
-        // The message repeats the option.
         let parts = [&[*line], *parts].concat();
-        // Name a swap directory, so that the default one is not the reason for the refusal.
+        // The default directory must not be the reason for the refusal.
         if !options.contains(&"--swap") {
             options.extend(["--swap", swap.path().to_str().unwrap()]);
         }

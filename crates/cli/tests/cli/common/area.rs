@@ -13,7 +13,6 @@ use tempfile::TempDir;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const UUID: &str = "8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f";
 
-/// A data file in its own temporary directory.
 pub(crate) struct DataFile {
     pub(crate) dir: TempDir,
     pub(crate) path: PathBuf,
@@ -28,7 +27,6 @@ impl DataFile {
         DataFile { dir, path }
     }
 
-    /// Creates a file with a header written by softswap.
     pub(crate) fn area(bytes: u64) -> DataFile {
         let data_file = DataFile::of(bytes);
         formatted(&data_file.path, &[]);
@@ -50,7 +48,6 @@ pub(crate) fn put(path: &Path, offset: u64, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// State of a file that a refused command must not change.
 #[derive(PartialEq)]
 pub(crate) struct State {
     content: Vec<u8>,
@@ -63,7 +60,7 @@ impl State {
     pub(crate) fn of(path: &Path) -> State {
         let mut content = Vec::new();
         let mut file = File::open(path).unwrap();
-        // Delayed allocation assigns blocks now, so that the counts are comparable.
+        // Delayed allocation assigns blocks now.
         let _ = file.sync_all();
         file.read_to_end(&mut content).unwrap();
         let meta = file.metadata().unwrap();
@@ -89,8 +86,7 @@ pub(crate) fn check(path: &Path) -> assert_cmd::Command {
     command
 }
 
-/// Returns the output of `swapon-check --json` for a usable area. Asserts that the check changes
-/// nothing.
+/// Also asserts that the check changes nothing.
 pub(crate) fn found(path: &Path) -> Value {
     let before = State::of(path);
     let found = json_of(check(path).arg("--json"));
@@ -99,7 +95,6 @@ pub(crate) fn found(path: &Path) -> Value {
     found
 }
 
-/// Asserts exit status 2 and a message that contains all `parts`.
 pub(crate) fn message(command: &mut assert_cmd::Command, parts: &[&str]) {
     assert_refused(command, 2, parts);
 }
@@ -116,7 +111,6 @@ pub(crate) fn mkswap_refused(path: &Path, options: &[&str], parts: &[&str]) {
     assert!(before == State::of(path), "a refused mkswap changed {}", path.display());
 }
 
-/// Asserts that both commands refuse a file, also with `--force`.
 pub(crate) fn both_refused(path: &Path, parts: &[&str]) {
     check_refused(path, parts);
     mkswap_refused(path, &["--force"], parts);

@@ -11,11 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Std, Output, Stdio};
 
-/// UID without privileges, as in containers.
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
-/// Directory of `softswap` and `libsoftswap.so`: `SOFTSWAP_BIN_DIR`, or the parent of cargo's
-/// directory of test executables.
+/// Returns `SOFTSWAP_BIN_DIR`, or the parent of cargo's directory of test executables.
 pub(crate) fn bin_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("SOFTSWAP_BIN_DIR") {
         return dir.into();
@@ -24,7 +22,7 @@ pub(crate) fn bin_dir() -> PathBuf {
     exe.parent().unwrap().parent().unwrap().to_path_buf()
 }
 
-/// Returns a `softswap` command without inherited `SOFTSWAP_` variables.
+/// The command does not inherit `SOFTSWAP_` variables.
 pub(crate) fn std_softswap() -> Std {
     let mut command = Std::new(bin_dir().join("softswap"));
     for (name, _) in std::env::vars_os() {
@@ -42,7 +40,6 @@ pub(crate) fn softswap() -> assert_cmd::Command {
     assert_cmd::Command::from_std(std_softswap())
 }
 
-/// Returns `softswap run` with a budget of 64 MiB and its swap file in `swap`.
 pub(crate) fn std_run(swap: &Path) -> Std {
     let mut command = std_softswap();
     command.args(["run", "--memory", "64M", "--reserve", "0", "--swap"]).arg(swap);
@@ -59,8 +56,7 @@ pub(crate) fn assert_contains_all(text: &str, parts: &[&str]) {
     }
 }
 
-/// Asserts the exit status, no standard output, and a message that contains all `parts`. Returns
-/// the message.
+/// Also asserts that standard output is empty. Returns the message.
 pub(crate) fn assert_refused(
     command: &mut assert_cmd::Command,
     status: i32,
@@ -77,7 +73,6 @@ pub(crate) fn assert_output(output: &Output, status: i32, parts: &[&str]) -> Str
     text
 }
 
-/// Returns the output of a command, which must succeed, as JSON.
 pub(crate) fn json_of(command: &mut assert_cmd::Command) -> Value {
     serde_json::from_slice(&command.assert().success().get_output().stdout).unwrap()
 }
@@ -90,8 +85,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns a `softswap` command for an unprivileged user. If the test runs as root, copies the
-/// binaries to `dir` first.
+/// Copies the binaries to `dir` first if the test runs as root.
 pub(crate) fn as_unprivileged(dir: &Path) -> assert_cmd::Command {
     if !is_root() {
         return softswap();
@@ -100,20 +94,18 @@ pub(crate) fn as_unprivileged(dir: &Path) -> assert_cmd::Command {
     assert_cmd::Command::from_std(std_unprivileged(dir))
 }
 
-/// Copies the binaries to a directory and makes them executable for all users.
 pub(crate) fn copy_binaries(dir: &Path) {
     set_mode(dir, 0o755);
     let names = ["softswap", "softswap-bench", "libsoftswap.so"];
     copy_files(&names.map(|name| bin_dir().join(name)), dir);
 }
 
-/// Copies files to a directory by `cp`: a file open for writing cannot be executed, and a child
-/// forked by another test would inherit the descriptor.
+/// By `cp`: a file open for writing cannot be executed, and a child forked by another test would
+/// inherit the descriptor.
 pub(crate) fn copy_files(files: &[PathBuf], dir: &Path) {
     assert!(Std::new("cp").args(files).arg(dir).status().unwrap().success());
 }
 
-/// Returns the `softswap` in `binaries` as a command of an unprivileged user.
 pub(crate) fn std_unprivileged(binaries: &Path) -> Std {
     let mut command = Std::new(binaries.join("softswap"));
     command
@@ -131,7 +123,7 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
 
 pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
-    // A child writes the file, for the same reason as in `copy_files`.
+    // By a child, for the same reason as in `copy_files`.
     let mut writer = Std::new("sh");
     writer.args(["-c", "cat >\"$0\""]).arg(&path).stdin(Stdio::piped());
     let mut writer = writer.spawn().unwrap();
@@ -143,7 +135,6 @@ pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
 
 pub(crate) const EMPTY_PROGRAM: &str = "int main(void) { return 0; }\n";
 
-/// Compiles a C program or library to `dir/name`. Returns `None` if that is impossible here.
 pub(crate) fn compile(
     compiler: &str,
     dir: &Path,
@@ -158,7 +149,7 @@ pub(crate) fn compile(
     built.status.success().then_some(path)
 }
 
-/// Returns true if PATH has a program. Otherwise notes that the rest of the test is skipped.
+/// If not, notes that the rest of the test is skipped.
 pub(crate) fn is_installed(program: &str) -> bool {
     let is_found = Std::new(program).arg("--version").output().is_ok();
     if !is_found {
@@ -171,7 +162,6 @@ pub(crate) fn skip(why: &str) {
     eprintln!("skipped: {why}");
 }
 
-/// Loop device over a file, detached on drop. A test may have made it read-only.
 pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
@@ -193,8 +183,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // The kernel keeps the flag of a detached device, so the next user could not write to the
-        // device.
+        // The kernel keeps the flag of a detached device for its next user.
         if let Some(mut command) = tool("blockdev") {
             let _ = command.args(["--setrw", &self.0]).output();
         }
@@ -202,7 +191,7 @@ impl Drop for Loop {
     }
 }
 
-/// Mount point, unmounted on drop. A killed process may keep the mount busy for a moment.
+/// A killed process may keep the mount busy for a moment.
 pub(crate) struct Mounted(pub(crate) PathBuf);
 
 impl Drop for Mounted {
@@ -211,8 +200,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Returns a command for a system tool. Also searches the `sbin` directories, which are not in
-/// every PATH.
+/// Also searches the `sbin` directories, which are not in every PATH.
 pub(crate) fn tool(name: &str) -> Option<Std> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -1,8 +1,7 @@
 //! Python code of tests that run a program on a terminal of its own.
 
-/// Python function that reads a terminal to its end, types a key after the line `ready`, and calls
-/// `then` after the line `got`. A terminal drops output that it has not written when Ctrl-C or
-/// Ctrl-Z is typed.
+/// Types a key after the line `ready`, and calls `then` after the line `got`. When Ctrl-C or Ctrl-Z
+/// is typed, a terminal drops output that it has not written.
 pub(crate) const TYPE_AT_READY: &str = r#"
 def type_at_ready(master, key, then=lambda: None):
     said, is_typed, is_called = b"", False, False
@@ -22,8 +21,8 @@ def type_at_ready(master, key, then=lambda: None):
             then()
 "#;
 
-/// Begins a shell with job control on its own terminal, which runs a program in the foreground
-/// (`child`) until it ends or stops (`status`). The rest of the shell follows.
+/// Runs a program in the foreground (`child`) of a shell on its own terminal, until it ends or
+/// stops (`status`). The rest of the shell follows.
 pub(crate) const START_JOB: &str = r#"
 import os, pty, signal, sys
 pid, master = pty.fork()

@@ -1,5 +1,4 @@
-//! The injected faults. Each kind starts a program, injects one or more faults, and returns how the
-//! program exited.
+//! The injected faults. Each kind starts a program and returns how it exited.
 
 use super::places::{Disk, tool};
 use super::victim::{End, May, Setting, Victim};
@@ -12,8 +11,8 @@ use softswap_testkit::random::Random;
 use std::path::Path;
 use std::time::Duration;
 
-/// Number of injections, how the program exited, and its longest stall. An error is the reason why
-/// the fault cannot be injected on this machine.
+/// Number of injections, how the program exited, and its longest stall. An error: the fault cannot
+/// be injected on this machine.
 type Outcome = Result<(u64, End, Duration), String>;
 
 pub(crate) struct Kind {
@@ -49,7 +48,7 @@ kinds! {
     next_run_at_once,
 }
 
-/// Injects a fault at most `MAX` times in one run, with pauses, while the program runs.
+/// Injects at most `MAX` times in one run.
 fn inject_repeatedly(
     victim: &mut Victim,
     random: &mut Random,
@@ -73,21 +72,19 @@ fn finish(victim: Victim, times: u64, may: May) -> Outcome {
     Ok((times, end, pause))
 }
 
-/// Space that the file system's own metadata may have taken during a run.
+/// The file system's own metadata may have taken this much.
 const TABLES_BYTES: u64 = 2 << 20;
 
-/// Waits until the space used by a run is free after its exit, and asserts that it left no files.
+/// Also asserts that the run left no files.
 fn expect_free(disk: &Disk, before_bytes: u64) {
-    // The rings of io_uring keep a swap file open until the kernel frees them in the background.
-    // `softswap run` waits for that only briefly, and a killed one does not wait at all.
+    // io_uring's rings keep a swap file open until the kernel frees them. `softswap run` waits only
+    // briefly for that, a killed one not at all.
     wait_until("the space is free", || match disk.free_bytes() {
         bytes if bytes + TABLES_BYTES >= before_bytes => Ok(()),
         bytes => Err(format!("{bytes} bytes are free, {before_bytes} were before")),
     });
     assert!(disk.is_empty(), "the run left files");
 }
-
-// ---- signals and control groups ------------------------------------------------------
 
 fn stop_and_continue(random: &mut Random) -> Outcome {
     let dir = disk_dir();
@@ -119,8 +116,6 @@ fn freeze_group(random: &mut Random) -> Outcome {
     finish(victim, times, May::Continue)
 }
 
-/// Kills a program. On a small file system, if one can be made, also checks that the space is
-/// freed.
 fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     let disk = Disk::of(256).ok();
     let dir = disk_dir();
@@ -155,7 +150,7 @@ fn kill_group(random: &mut Random) -> Outcome {
     let shell = Some(freezer.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(1, 500));
-    // Kill while frozen. Without `cgroup.kill` the processes are killed one by one.
+    // Without `cgroup.kill` the processes are killed one by one, while frozen.
     if random.below(2) == 0 || !freezer.kill() {
         freezer.freeze(true).expect("a freezer");
         victim.send_to_all(libc::SIGKILL);
@@ -165,15 +160,14 @@ fn kill_group(random: &mut Random) -> Outcome {
     finish(victim, 1, May::Killed(libc::SIGKILL))
 }
 
-/// Lowers the cgroup's limit below the program's usage, so that the OOM killer runs in the group.
+/// Lowers the limit below the program's usage, so that the OOM killer runs in the group.
 fn memory_group_shrinks(random: &mut Random) -> Outcome {
     let group = ControlGroup::limited_to(256 << 20)?;
     let dir = disk_dir();
     let shell = Some(group.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(20, 500));
-    // The kernel refuses the limit if it cannot reclaim enough memory immediately. The limit then
-    // remains unchanged.
+    // The kernel refuses a limit for which it cannot reclaim enough memory immediately.
     let mib = 4 + random.below(20);
     let _ = group.limit_to(mib << 20);
     victim.watch(random.milliseconds(20, 300));
@@ -182,13 +176,10 @@ fn memory_group_shrinks(random: &mut Random) -> Outcome {
     finish(victim, 1, May::Killed(libc::SIGKILL))
 }
 
-// ---- file systems --------------------------------------------------------------------
-
 fn file_system_fills_up(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let before_bytes = disk.free_bytes();
     let options: &[&str] = if random.below(2) == 0 { &["--codec=none"] } else { &[] };
-    // The program needs more than the first extent of the swap file.
     let setting = Setting { options, mib: 100, ..Setting::on(disk.path()) };
     let mut victim = Victim::under(&setting);
     let times = inject_repeatedly(&mut victim, random, |victim, random| {
@@ -221,7 +212,7 @@ fn read_only_remount(random: &mut Random) -> Outcome {
     outcome
 }
 
-/// Aborts the file system, as after a metadata error: all writes then fail.
+/// Aborts the file system as after a metadata error: all writes then fail.
 fn file_system_aborts(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -249,8 +240,6 @@ fn directory_vanishes(random: &mut Random) -> Outcome {
     finish(victim, 1, May::Continue)
 }
 
-// ---- devices ---------------------------------------------------------------------------
-
 fn device_write_protected(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -262,8 +251,7 @@ fn device_write_protected(random: &mut Random) -> Outcome {
     finish(victim, times, May::StopWithMessage)
 }
 
-/// Injects write errors: the device's storage is smaller than its size. Later it becomes large
-/// enough.
+/// The device's storage is smaller than its size, and later becomes large enough.
 fn device_loses_writes(random: &mut Random) -> Outcome {
     let disk = Disk::thin_provisioned(160, 24 + random.below(30))?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -276,7 +264,6 @@ fn device_loses_writes(random: &mut Random) -> Outcome {
     finish(victim, times, May::StopWithMessage)
 }
 
-/// Overwrites parts of the device with zeroes, without any error.
 fn device_loses_content(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -293,7 +280,7 @@ fn device_loses_content(random: &mut Random) -> Outcome {
     finish(victim, times, May::StopWithMessage)
 }
 
-/// Runs a program on a device-mapper device, and replaces its table while the program runs.
+/// `table` replaces the device-mapper table while the program runs.
 fn mapped(random: &mut Random, table: fn(&mut Random, &str) -> String) -> Outcome {
     tool("dmsetup", &["version"]).map_err(|_| "this kernel has no device-mapper".to_string())?;
     let disk = Disk::of(160)?;
@@ -318,7 +305,7 @@ fn device_error(random: &mut Random) -> Outcome {
     mapped(random, |_, _| "error".to_string())
 }
 
-/// Mapped device over a disk's device, with its own file system. Unmounted and removed on drop.
+/// Has its own file system. Unmounted and removed on drop.
 struct Mapper {
     name: String,
     device: Loop,
@@ -328,7 +315,6 @@ struct Mapper {
 
 impl Mapper {
     fn over(disk: &Disk) -> Result<Mapper, String> {
-        // Create a new file system on its own loop device.
         let image = disk.keeps().join("mapped");
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(160 << 20).map_err(|error| error.to_string())?;
@@ -364,9 +350,7 @@ impl Drop for Mapper {
     }
 }
 
-// ---- limits ------------------------------------------------------------------------------
-
-/// Each limit with its minimum, its maximum, and the signal that Linux sends when it is exceeded.
+/// Name, minimum, maximum, and the signal that Linux sends if the limit is exceeded.
 const LIMITS: [(&str, u64, u64, i32); 10] = [
     ("--as", 1 << 20, 64 << 30, libc::SIGKILL),
     ("--data", 1 << 20, 512 << 20, libc::SIGKILL),
@@ -380,7 +364,6 @@ const LIMITS: [(&str, u64, u64, i32); 10] = [
     ("--sigpending", 0, 64, libc::SIGKILL),
 ];
 
-/// Returns a random limit, distributed logarithmically.
 fn a_limit(random: &mut Random) -> (String, i32) {
     let (name, least, most, signal) = LIMITS[random.below(LIMITS.len() as u64) as usize];
     let span = (most / least.max(1)).max(2).ilog2() as u64 + 1;
@@ -388,8 +371,7 @@ fn a_limit(random: &mut Random) -> (String, i32) {
     (format!("{name}={value}:"), signal)
 }
 
-/// Limits a resource before the program starts. If the program cannot start, it must print a
-/// message and fail as it would without softswap.
+/// A program that cannot start must fail as without softswap, with a message.
 fn limits_from_the_start(random: &mut Random) -> Outcome {
     tool("prlimit", &["--version"])?;
     let dir = disk_dir();
@@ -424,9 +406,7 @@ fn limits_from_outside(random: &mut Random) -> Outcome {
     Ok((1, end, pause))
 }
 
-// ---- one after the other -------------------------------------------------------------------
-
-/// Starts a run as soon as the space of another one is free: its resources must be free, too.
+/// The resources of the first run must also be free.
 fn next_run_at_once(random: &mut Random) -> Outcome {
     let disk = Disk::of(112)?;
     let before_bytes = disk.free_bytes();

@@ -1,8 +1,7 @@
-//! Faults of devices, file systems, control groups and limits, and signals at any moment, injected
-//! while a program verifies its data continuously.
+//! Faults of devices, file systems, control groups and limits, and signals, injected while a
+//! program verifies its data continuously.
 //!
-//! Required in all cases: no wrong byte, no stall of more than 5 s without a message, and no
-//! resources left after exit. Faults that the machine does not support are printed as skipped.
+//! Required: no wrong byte, no stall of over 5 s without a message, no resources left after exit.
 //!
 //! `SOFTSWAP_FAULTS` is the number of faults, `SOFTSWAP_FAULTS_SEED` the seed,
 //! `SOFTSWAP_FAULTS_ONLY` the kind. `make test-long` injects 500.
@@ -17,7 +16,6 @@ use softswap_testkit::random::Random;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Default number of faults.
 const BY_DEFAULT: u64 = 64;
 
 #[derive(Default)]
@@ -92,7 +90,6 @@ fn injected_faults_lose_no_data_and_are_reported() {
     }
 }
 
-/// Checks the test program itself: it detects a wrong byte.
 #[test]
 fn wrong_byte_is_detected() {
     let mut victim = victim::Victim::plain(&["--corrupt", "run", "--mib", "4"]);

@@ -1,5 +1,4 @@
-//! Swap locations for the fault tests: directories, small file systems, and devices whose storage
-//! runs out. Removed on drop.
+//! Swap locations for the fault tests, removed on drop.
 
 use crate::common::{Loop, Mounted, is_root};
 use crate::support::disk_dir;
@@ -10,7 +9,6 @@ use tempfile::{TempDir, TempPath};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a tool. Returns its standard output, or its error message.
 pub(crate) fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new("nice").arg(name).args(arguments).env("PATH", path).output();
@@ -23,7 +21,7 @@ pub(crate) fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// A small ext4 file system on a loop device. The order of the fields is the order of their drops.
+/// ext4 on a loop device. The order of the fields is the order of their drops.
 pub(crate) struct Disk {
     mounted: Option<Mounted>,
     pub(crate) device: Loop,
@@ -39,8 +37,7 @@ impl Disk {
         Disk::made(mib, None)
     }
 
-    /// Creates a file system of `mib` MiB on a sparse image with only `storage_mib` MiB of storage.
-    /// Writes to the device fail when the storage is used up.
+    /// Makes a sparse image with `storage_mib` of storage. Writes fail when that is used up.
     pub(crate) fn thin_provisioned(mib: u64, storage_mib: u64) -> Result<Disk, String> {
         Disk::made(mib, Some(storage_mib))
     }
@@ -65,8 +62,7 @@ impl Disk {
         made.map_err(|error| error.to_string())?;
         let device =
             Loop::with(&image, &["--direct-io=off"]).ok_or("no loop device is available")?;
-        // Metadata of all groups is written now. Otherwise the kernel writes it later, in the
-        // background.
+        // Otherwise the kernel writes metadata later, in the background.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         tool("mkfs.ext4", &["-q", "-F", "-m", "0", "-E", options, &device.0])?;
         tool("mount", &["-o", "errors=remount-ro", &device.0, &text(&point)])?;
@@ -83,13 +79,12 @@ impl Disk {
         space.f_bfree * space.f_frsize
     }
 
-    /// Returns true if the file system contains only `lost+found`.
     pub(crate) fn is_empty(&self) -> bool {
         let entries = std::fs::read_dir(&self.point).into_iter().flatten().flatten();
         entries.filter(|entry| entry.file_name() != "lost+found").count() == 0
     }
 
-    /// Fills the free space with a file, removed on drop.
+    /// The file is removed on drop.
     pub(crate) fn fill(&self) -> TempPath {
         let path = self.point.join("filler");
         let file = File::create(&path).expect("a file");
@@ -104,7 +99,6 @@ impl Disk {
         TempPath::try_from_path(path).expect("an absolute path")
     }
 
-    /// Resizes the tmpfs that contains the image.
     pub(crate) fn set_storage(&self, mib: u64) -> Result<(), String> {
         let tmpfs = self.tmpfs.as_ref().expect("the disk has its own tmpfs");
         let size = format!("remount,size={mib}m");
@@ -122,7 +116,7 @@ impl Disk {
         tool("mount", &["-o", &options, &self.point.display().to_string()]).map(drop)
     }
 
-    /// Directory that must outlive mounts of images stored in it.
+    /// This directory must outlive mounts of images stored in it.
     pub(crate) fn keeps(&self) -> &Path {
         self.dir.path()
     }

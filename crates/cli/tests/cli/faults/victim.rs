@@ -1,5 +1,4 @@
-//! The program under fault injection. The test watches its progress while it runs and checks for
-//! leftovers after its exit.
+//! The program under fault injection. Its progress and what it leaves are checked.
 
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
 use crate::support::processes::{all_with, send};
@@ -13,31 +12,26 @@ use tempfile::TempDir;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The program verified all of its data.
     Completed,
-    /// The program was stopped with a message that states the reason.
     Reported,
-    /// The injected signal killed the program.
     Killed,
 }
 
-/// Outcomes permitted in addition to verifying all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum May {
     Continue,
     StopWithMessage,
-    /// Also killed by this signal, without a message.
+    /// The program may also be killed by this signal, without a message.
     Killed(i32),
 }
 
 pub(crate) struct Victim {
     running: Running,
     beat: Beat,
-    /// Directory of the control sockets.
     runtime_dir: TempDir,
     _beat_dir: TempDir,
     max_interval: Duration,
-    /// The test itself caused the stalls before this time.
+    /// The test itself caused earlier stalls.
     excused_until: Instant,
 }
 
@@ -45,7 +39,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) memory: &'a str,
     pub(crate) swap: &'a Path,
     pub(crate) options: &'a [&'a str],
-    /// Optional wrapper: a shell script that ends in `exec "$@"`.
+    /// A shell script that ends in `exec "$@"`.
     pub(crate) shell: Option<String>,
     pub(crate) mib: u64,
 }
@@ -95,17 +89,15 @@ impl Victim {
         }
     }
 
-    /// PID of softswap, which is also the process group.
+    /// softswap's PID, which is also the process group.
     pub(crate) fn id(&self) -> i32 {
         self.running.id()
     }
 
-    /// PID of the program, once it has been started.
     pub(crate) fn program(&self) -> Option<i32> {
         members(self.id()).into_iter().find(|pid| *pid != self.id())
     }
 
-    /// Sends a signal to softswap and the program.
     pub(crate) fn send_to_all(&self, signal: i32) {
         send(-self.id(), signal);
     }
@@ -118,7 +110,7 @@ impl Victim {
         self.running.has_ended()
     }
 
-    /// Waits until the program has written all of its memory or exited.
+    /// Waits until all of the program's memory is written, or it has exited.
     pub(crate) fn wait_ready(&mut self) {
         self.wait("the program is ready", |victim| {
             victim.check_progress();
@@ -138,7 +130,7 @@ impl Victim {
         });
     }
 
-    /// Waits for `time`, and checks the program's progress meanwhile.
+    /// Also checks the program's progress.
     pub(crate) fn watch(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.has_ended() {
@@ -147,7 +139,6 @@ impl Victim {
         }
     }
 
-    /// Excludes the time until now from the stall check.
     pub(crate) fn excuse(&mut self) {
         self.excused_until = Instant::now();
     }
@@ -170,7 +161,7 @@ impl Victim {
         }
     }
 
-    /// Asks the program to verify all data, and checks its outcome.
+    /// Makes the program verify all data.
     pub(crate) fn finish(mut self, may: May) -> (End, Duration) {
         // The program handles SIGTERM only once it runs.
         self.wait_started();
@@ -179,8 +170,8 @@ impl Victim {
         (evaluate(&ended, may), pause)
     }
 
-    /// Like [`Victim::finish`], for a program under a resource limit. It may be killed by `signal`,
-    /// or exit with a message of its own or of its loader. Does not wait for its start.
+    /// For a program under a resource limit. It may be killed by `signal`, or exit with a message
+    /// of its own or of its loader.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
         let (ended, pause) = self.end();
@@ -197,7 +188,7 @@ impl Victim {
         }
     }
 
-    /// Waits for the exit, without a check of the outcome. Also returns the longest stall.
+    /// Also returns the longest stall.
     pub(crate) fn end(self) -> (Ended, Duration) {
         let group = self.id();
         let ended = self.running.finish(WAIT_TIMEOUT);
@@ -232,8 +223,7 @@ pub(crate) fn members(group: i32) -> Vec<i32> {
     all_with(|stat| stat.pgrp == group && !matches!(stat.state, 'Z' | 'X'))
 }
 
-/// Asserts that all processes have exited and all sockets are removed. Killed processes take a
-/// moment to exit.
+/// Killed processes take a moment to exit.
 fn assert_nothing_left(group: i32, runtime_dir: &Path) {
     wait_until("all processes have exited", || match members(group) {
         none if none.is_empty() => Ok(()),
@@ -243,8 +233,7 @@ fn assert_nothing_left(group: i32, runtime_dir: &Path) {
         if std::fs::read_dir(runtime_dir).map_or(0, Iterator::count) == 0 {
             return Ok(());
         }
-        // A killed process cannot remove its socket. The next `softswap` command removes it once
-        // the process has exited.
+        // A killed process cannot remove its socket. The next `softswap` command does.
         let mut stat = softswap_with(&["stat", &std::process::id().to_string()]);
         Err(format!("{:?}", stat.env("SOFTSWAP_RUNTIME_DIR", runtime_dir).output()))
     });

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// A fault after which each page still has one good copy. The program must continue.
+/// After the fault each page still has one good copy, so the program must continue.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) needs_proxies: bool,
@@ -22,21 +22,20 @@ impl Kind {
     }
 }
 
-/// A fault that makes both copies of a page unavailable. Without a local area the program must stop
-/// with a message. With one it must continue.
+/// Makes both copies of a page unavailable. The program must stop with a message, unless it has a
+/// local area.
 pub(crate) struct Loss {
     pub(crate) name: &'static str,
     pub(crate) inject: fn(&mut Setup),
-    /// Restores the servers' service, in addition to [`Setup::repair`].
+    /// Acts in addition to [`Setup::repair`].
     pub(crate) undo: fn(&mut Setup),
     pub(crate) deadline: &'static str,
-    /// The message contains one of these.
     pub(crate) message_parts: &'static [&'static str],
-    /// The fault is so short that the program may continue.
+    /// True for a short fault.
     pub(crate) may_continue: bool,
 }
 
-/// Deadline longer than any failover here, so that the result does not depend on its duration.
+/// Longer than any failover here.
 pub(crate) const LONG_DEADLINE: &str = "60s";
 const OTHER_PASSWORD: &str = "another";
 
@@ -98,7 +97,7 @@ pub(crate) const KINDS: &[Kind] = &[
             setup.test_cluster.nodes[node].signal(what);
         }
         pause(setup, 50, 5000);
-        // Resume in the worse order: the replica takes over first.
+        // The worse order: the replica takes over first.
         setup.test_cluster.nodes[replica].signal(Signal::CONT);
         pause(setup, 0, 1500);
         setup.test_cluster.nodes[primary].signal(Signal::CONT);
@@ -150,7 +149,7 @@ pub(crate) const LOSSES: &[Loss] = &[
         setup.test_cluster.primary_nodes().for_each(|node| _ = node.send(&["FLUSHALL"]));
     }),
     loss("two servers forget", &["is lost"], |setup| {
-        // Primaries with the most keys. After copies were moved, a primary may have none.
+        // The primaries with the most keys. After copies were moved, a primary may have none.
         let mut primaries = setup.test_cluster.primaries();
         primaries.sort_by_key(|at| -setup.test_cluster.nodes[*at].number(&["DBSIZE"]));
         for primary in &primaries[..2] {
@@ -196,8 +195,7 @@ fn pause(setup: &mut Setup, least: u64, most: u64) {
     sleep(setup.random.milliseconds(least, most));
 }
 
-/// Waits until a proxy has delayed, dropped or altered data, but at most 2 s: the program may send
-/// no requests.
+/// Waits at most 2 s: the program may send no requests.
 fn wait_for_fault(setup: &Setup) {
     let altered_chunks = || setup.proxies.iter().map(Proxy::altered_chunks).sum::<u64>();
     let before = altered_chunks();
@@ -216,7 +214,7 @@ fn fail_over(setup: &mut Setup, command: &[&str]) {
     pause(setup, 0, 1000);
 }
 
-/// Sets a memory limit below the servers' usage.
+/// Sets a limit below the servers' usage.
 fn fill(setup: &mut Setup) {
     setup.test_cluster.set_maxmemory("1000000");
 }

@@ -1,8 +1,7 @@
-//! Stress tests of clusters: programs run in a quarter of their memory, with random faults of
-//! servers, network and helper.
+//! Stress tests of clusters, with random faults of servers, network and helper.
 //!
-//! Required in all cases: no wrong byte. If each page has a good copy, the program continues.
-//! Otherwise it stops with a message. Skipped without `redis-server`.
+//! A wrong byte is never allowed. The program must continue if each page has a good copy, and
+//! otherwise stop with a message. Skipped without `redis-server`.
 //!
 //! `SOFTSWAP_TURNS` is the number of faults, `SOFTSWAP_TURNS_SEED` the seed, `SOFTSWAP_TURNS_ONLY`
 //! the kind. `make test-long` injects 500.
@@ -21,7 +20,7 @@ use softswap_testkit::random::Random;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Default number of faults: one round in each mode.
+/// One round in each mode.
 const BY_DEFAULT: u64 = 9;
 /// Maximum number of faults with one program.
 const IN_A_ROUND: u64 = 8;
@@ -30,7 +29,7 @@ const IN_A_ROUND: u64 = 8;
 struct Tally {
     completed: u64,
     stopped: u64,
-    /// Longest time from the fault until the program worked as before or had stopped.
+    /// Longest time from a fault until the program worked as before or had stopped.
     longest: Duration,
 }
 
@@ -54,7 +53,7 @@ impl<T: Copy> Deck<T> {
     }
 }
 
-/// Prints how to reproduce a failure when dropped by a panic.
+/// Prints how to reproduce a failure when a panic drops it.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -85,7 +84,6 @@ impl Turns {
         println!("{at:7.1} s  {:4}  {mode:?}: {what}", self.done + 1);
     }
 
-    /// Injects a fault that the program must survive, then repairs the cluster.
     fn inject_and_recover(&mut self, kind: &Kind, program: &mut Program) {
         self.log(kind.name);
         let since = Instant::now();
@@ -99,7 +97,6 @@ impl Turns {
         self.note(kind.name, since, false);
     }
 
-    /// Injects a loss while a local area keeps a copy. The program must continue.
     fn lose_with_local_area(&mut self, loss: &Loss, program: &mut Program) {
         self.log(loss.name);
         let since = Instant::now();
@@ -112,7 +109,7 @@ impl Turns {
         self.note(loss.name, since, false);
     }
 
-    /// Injects a loss. The program must stop, or may continue if the loss permits it.
+    /// The program may continue if the loss permits it.
     fn lose(&mut self, loss: &Loss, mut program: Program) {
         self.log(loss.name);
         let helper = program.helper();
@@ -129,12 +126,11 @@ impl Turns {
             true => drop(program),
             false => _ = program.finish(),
         }
-        // Before it exits, the helper removes the run's keys. It renews its lease until then.
+        // The helper removes the run's keys first.
         let is_there = |helper| stat_of(helper).is_some_and(|stat| stat.comm.contains("softswap"));
         eventually("the helper has exited", || !helper.is_some_and(is_there));
     }
 
-    /// Runs one program with several faults, and with a final loss if given.
     fn round(&mut self, kinds: Vec<&'static Kind>, loss: Option<&'static Loss>) {
         let deadline = loss.map_or(LONG_DEADLINE, |loss| loss.deadline);
         let url = self.setup.url(deadline);
@@ -190,7 +186,7 @@ fn cluster_faults_lose_no_data_and_are_reported() {
         let count = (wanted / 3).clamp(1, IN_A_ROUND).min(wanted - turns.done);
         turns.setup.begin(Mode::ALL[at]);
         let random = &mut turns.setup.random;
-        // With a short deadline, delays caused by earlier faults would use up a good part of it.
+        // Delays of earlier faults would use up a good part of a short deadline.
         let loss = loss_decks[at].next(random);
         let is_alone = loss.is_some_and(|loss| loss.deadline != LONG_DEADLINE);
         let before = match loss {

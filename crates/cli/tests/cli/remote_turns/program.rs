@@ -1,5 +1,4 @@
-//! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its
-//! pages continuously, and reports wrong bytes.
+//! The program under fault injection. It verifies and rewrites its pages continuously.
 
 use crate::support::control_client::wait_until;
 use crate::support::processes::{HELPER, child_called, send, stat_of};
@@ -15,7 +14,7 @@ pub(crate) struct Program {
     swapped: Swapped,
     beat: Beat,
     _sockets: TempDir,
-    /// The local swap area in addition to the cluster.
+    /// The local swap area.
     _directory: Option<TempDir>,
 }
 
@@ -48,12 +47,11 @@ impl Program {
         program
     }
 
-    /// Waits until the program has written all of its memory.
     pub(crate) fn wait_ready(&mut self) {
         self.wait("ready", |program| program.running.has_printed("ready"));
     }
 
-    /// Waits until each thread has completed a step that it began after now.
+    /// Each thread must complete a step that it began after now.
     pub(crate) fn wait_for_steps(&mut self, what: &str) {
         let now = softswap_sys::raw::now_ns();
         self.wait(what, |program| program.beat.is_after(now));
@@ -79,7 +77,7 @@ impl Program {
         child_called(self.running.id(), "steady").expect("the program")
     }
 
-    /// Stops the program, but neither `softswap run` nor the helper.
+    /// `softswap run` and the helper continue.
     pub(crate) fn hold(&mut self) {
         let program = self.program();
         send(program, libc::SIGSTOP);
@@ -90,9 +88,8 @@ impl Program {
         send(self.program(), libc::SIGCONT);
     }
 
-    /// Waits until the program has stopped without a wrong byte and with a message that contains
-    /// one of `parts`. If `may_continue` is set, also accepts a program that continues. Returns
-    /// true if the program has stopped.
+    /// Waits for a message with one of `parts`; if `may_continue`, also accepts a program that
+    /// continues. Returns true if the program has stopped.
     pub(crate) fn has_reported(&mut self, parts: &[&str], may_continue: bool) -> bool {
         let now = softswap_sys::raw::now_ns();
         let has_ended = wait_until("the program continues or exits", || {
@@ -116,14 +113,13 @@ impl Program {
         true
     }
 
-    /// Returns the message that states why the program was stopped.
     pub(crate) fn stop_message(&self) -> Option<String> {
         let stderr = self.running.stderr_so_far();
         let is_it = |line: &&str| line.contains("softswap: stopping the program");
         stderr.lines().find(is_it).map(str::to_string)
     }
 
-    /// Makes the program verify all of its data, which must be unchanged.
+    /// The program must find all of its data unchanged.
     pub(crate) fn finish(self) -> Ended {
         send(self.running.id(), libc::SIGTERM);
         let Report { ended, figures } = self.swapped.report_of(self.running.finish(LIMIT));

@@ -27,7 +27,7 @@ impl Mode {
     }
 }
 
-/// The copies of each extent, by the extent's name without slot: node, key, digest of the value.
+/// The copies of each extent, by its name without slot: node, key, digest of the value.
 type Extents = BTreeMap<String, Vec<(usize, String, String)>>;
 
 pub(crate) struct Setup {
@@ -43,14 +43,13 @@ impl Setup {
         Setup { test_cluster, proxies, random: Random(mix64(seed)), mode: Mode::Secure }
     }
 
-    /// Repairs and empties the cluster for a program in `mode`.
     pub(crate) fn begin(&mut self, mode: Mode) {
         self.mode = mode;
         self.repair();
         self.test_cluster.forget();
     }
 
-    /// Makes all servers run and reachable. Keeps their data.
+    /// Keeps the servers' data.
     pub(crate) fn repair(&mut self) {
         self.proxies.iter().for_each(|proxy| proxy.set_behaviour(Behaviour::Fair));
         self.test_cluster.repair();
@@ -78,8 +77,7 @@ impl Setup {
         }
     }
 
-    /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may
-    /// briefly consider another one failed.
+    /// `None`: a primary does not answer. On a busy machine a node may consider another one failed.
     fn extents(&self) -> Option<Extents> {
         let script = "local all = {} \
              for _, key in ipairs(redis.call('KEYS', 'softswap:*')) do \
@@ -103,7 +101,7 @@ impl Setup {
         Some(extents)
     }
 
-    /// Returns the reason why not every extent has two equal copies on two primaries, or `None`.
+    /// `None` if every extent has two equal copies on two primaries.
     fn missing_redundancy(&self) -> Option<String> {
         let Some(extents) = self.extents() else { return Some("a primary does not answer".into()) };
         let is_intact = |copies: &&Vec<(usize, String, String)>| {
@@ -117,7 +115,7 @@ impl Setup {
         }
     }
 
-    /// Stops the program until every extent has two equal copies again.
+    /// Stops the program meanwhile.
     pub(crate) fn await_two_copies(&self, program: &mut Program) {
         program.hold();
         let mut why = None;

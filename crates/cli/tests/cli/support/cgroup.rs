@@ -8,34 +8,32 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Child control group. Its processes are killed and it is removed on drop.
+/// On drop, its processes are killed and it is removed.
 pub(crate) struct ControlGroup {
     dir: PathBuf,
 }
 
 impl ControlGroup {
-    /// Creates a group limited to `bytes`, or returns the reason why that is impossible.
     pub(crate) fn limited_to(bytes: u64) -> Result<ControlGroup, String> {
         ControlGroup::create("memory", |group| {
             if group.is_second() {
                 group.set("memory.max", &bytes.to_string())?;
-                // Absent if the kernel has no swap support.
+                // The file is absent in a kernel without swap.
                 let has_swap = group.dir.join("memory.swap.max").exists();
                 return if has_swap { group.set("memory.swap.max", "0") } else { Ok(()) };
             }
             group.set("memory.limit_in_bytes", &bytes.to_string())?;
-            // Allow no swap if the kernel accounts for it. Otherwise discourage swapping.
+            // If the kernel does not account for swap, discourage swapping.
             let _ = group.set("memory.memsw.limit_in_bytes", &bytes.to_string());
             group.set("memory.swappiness", "0")
         })
     }
 
-    /// Creates a group that can be frozen.
     pub(crate) fn freezer() -> Result<ControlGroup, String> {
         ControlGroup::create("freezer", |group| group.freeze(false))
     }
 
-    /// Creates a group below each mount with this controller until `set_up` succeeds.
+    /// Tries each mount with this controller until `set_up` succeeds.
     fn create(
         controller: &str,
         set_up: impl Fn(&ControlGroup) -> io::Result<()>,
@@ -54,7 +52,7 @@ impl ControlGroup {
                 continue;
             }
             if !is_first {
-                // Only the root cgroup may contain processes and children with controllers. The
+                // Only the root cgroup may have processes and children with controllers. The
                 // freezer of version 2 is no controller.
                 let control = Path::new(mount).join("cgroup.subtree_control");
                 let _ = fs::write(control, format!("+{controller}"));
@@ -71,21 +69,16 @@ impl ControlGroup {
         Err(format!("no control group for {controller} can be created: {}", reasons.join("; ")))
     }
 
-    /// Returns true for version 2.
     fn is_second(&self) -> bool {
         self.dir.join("cgroup.controllers").exists()
     }
 
-    /// Creates a limited group for a test that also runs without one. Prints the reason if a group
-    /// is impossible.
     pub(crate) fn if_possible(bytes: u64) -> Option<ControlGroup> {
         ControlGroup::limited_to(bytes)
             .inspect_err(|why| eprintln!("without a control group: {why}"))
             .ok()
     }
 
-    /// Creates a limited group for a test that needs it. Notes that the test is skipped if a group
-    /// is impossible.
     pub(crate) fn or_skip(bytes: u64) -> Option<ControlGroup> {
         ControlGroup::limited_to(bytes).inspect_err(|why| crate::common::skip(why)).ok()
     }
@@ -94,8 +87,7 @@ impl ControlGroup {
         if self.is_second() {
             return self.set("memory.max", &bytes.to_string());
         }
-        // In v1, `memory.memsw.limit_in_bytes` is raised first, because the other limit may not
-        // exceed it.
+        // In v1, the other limit may not exceed this one.
         let _ = self.set("memory.memsw.limit_in_bytes", &(1u64 << 40).to_string());
         self.set("memory.limit_in_bytes", &bytes.to_string())
     }
@@ -107,7 +99,6 @@ impl ControlGroup {
         self.set("freezer.state", if on { "FROZEN" } else { "THAWED" })
     }
 
-    /// Kills all processes. Returns false if the kernel cannot do that in one step.
     pub(crate) fn kill(&self) -> bool {
         self.set("cgroup.kill", "1").is_ok()
     }
@@ -148,7 +139,7 @@ impl ControlGroup {
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         let _ = self.freeze(false);
-        // A cgroup can be removed only after its last process has exited.
+        // A group can be removed only after its last process has exited.
         for _ in 0..500 {
             self.processes().into_iter().for_each(super::processes::kill);
             if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
@@ -160,7 +151,6 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Returns a command that runs the program in `group`, if there is one.
 pub(crate) fn command_in(group: Option<&ControlGroup>, program: impl AsRef<OsStr>) -> Command {
     match group {
         Some(group) => group.command(program),

@@ -13,12 +13,10 @@ use std::process::{Command, Output};
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// Polls `look` until it returns a value.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     wait_until(what, || look().ok_or_else(String::new))
 }
 
-/// Program under `softswap run`, with its own socket directory.
 pub(crate) struct Program {
     pub(crate) running: Running,
     pub(crate) sockets: TempDir,
@@ -26,7 +24,6 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts the program and waits until it has printed `ready`.
     pub(crate) fn start<A: AsRef<OsStr>>(
         options: &[&str],
         program: &Path,
@@ -46,12 +43,10 @@ impl Program {
         started
     }
 
-    /// Starts a program that keeps touching more memory than its budget.
     pub(crate) fn under_pressure(options: &[&str]) -> Program {
         Program::start(options, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
     }
 
-    /// Starts the program of [`Program::under_pressure`] with a budget per process.
     pub(crate) fn under_pressure_by_itself() -> Program {
         let swapped = Swapped::within("32M").per_process();
         Program::start_in(swapped, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
@@ -61,7 +56,6 @@ impl Program {
         Program::start(&[], &python(), &["-c", text])
     }
 
-    /// Waits for an output line that begins with `word` and returns its rest.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         self.running.wait_for_line(word)
     }
@@ -78,7 +72,7 @@ impl Program {
         self.sockets.path().join(format!("{}.sock", self.pid()))
     }
 
-    /// Returns the names of the programs' sockets, without that of `softswap run`.
+    /// Excludes the socket of `softswap run`.
     pub(crate) fn names(&self) -> Vec<String> {
         let own = format!("{}.sock", self.supervisor());
         let entries = std::fs::read_dir(self.sockets.path()).unwrap();
@@ -86,10 +80,9 @@ impl Program {
         names.filter(|name| *name != own).collect()
     }
 
-    /// Reads the counters directly from the control socket.
     pub(crate) fn stats(&self) -> Stats {
         let socket = self.socket();
-        // A program waits only briefly for a request, so it is repeated on a busy machine.
+        // A program waits only briefly for a request.
         wait_until("the counters", || {
             let line = Request::Stat.line().unwrap();
             let answer = control_socket::connect(&socket, WAIT_TIMEOUT).and_then(|peer| {
@@ -109,14 +102,13 @@ impl Program {
         assert!(!self.running.has_ended(), "the program has exited");
     }
 
-    /// Requests a script's exit and waits for it.
     pub(crate) fn finish(self) -> Ended {
         std::fs::write(self.sockets.path().join("done"), "").unwrap();
         self.running.finish(WAIT_TIMEOUT)
     }
 }
 
-/// Runs the command. Repeats it if a process did not answer in time, as on a busy machine.
+/// Repeats the command if a process does not answer in time, as on a busy machine.
 pub(crate) fn query(arguments: &[&str]) -> Output {
     let end = Instant::now() + WAIT_TIMEOUT;
     loop {
@@ -129,15 +121,14 @@ pub(crate) fn query(arguments: &[&str]) -> Output {
     }
 }
 
-/// Returns the answer to `stat --json`, or the refusal's message.
+/// An error is the refusal's message.
 pub(crate) fn try_stat(pid: &str) -> Result<Value, String> {
     let output = query(&["stat", pid, "--json"]);
     serde_json::from_slice(&output.stdout)
         .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Returns the answer to `stat --json` of the program of a `softswap run`, once the program has its
-/// control socket.
+/// Waits until the program has its control socket.
 pub(crate) fn program_stat(supervisor: &str) -> Value {
     wait_until("the program's answer", || {
         let stat = try_stat(supervisor)?;
@@ -150,7 +141,6 @@ pub(crate) fn stat(pid: &str) -> Value {
     serde_json::from_str(&stdout_of(&["stat", pid, "--json"])).unwrap()
 }
 
-/// Runs the command, which must succeed, and returns its standard output.
 pub(crate) fn stdout_of(arguments: &[&str]) -> String {
     let output = query(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -158,7 +148,6 @@ pub(crate) fn stdout_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Asserts that the command fails with `status` and a message that contains all `parts`.
 pub(crate) fn refused(arguments: &[&str], status: i32, parts: &[&str]) {
     assert_output(&query(arguments), status, parts);
 }

@@ -1,5 +1,4 @@
-//! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs
-//! under softswap.
+//! Helpers for tests of whole programs.
 
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
@@ -25,11 +24,10 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Timeout of a program. It only detects hangs.
+/// Only serves to detect hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1500);
 
-/// Part of the message with which softswap refuses a cluster whose servers answer too slowly. Other
-/// load on the machine may make them slow.
+/// softswap refuses a cluster whose servers are slow, for example because of other load.
 pub(crate) const TOO_SLOW: &str = "ms to read a page (median of";
 
 pub(crate) fn softswap() -> PathBuf {
@@ -44,33 +42,29 @@ pub(crate) fn softswap() -> PathBuf {
     dir.join("softswap")
 }
 
-/// Directory of the test programs: `SOFTSWAP_SOURCE_DIR`, or `tests/programs` in the source tree.
 pub(crate) fn sources() -> PathBuf {
     directory("SOFTSWAP_SOURCE_DIR", "../../tests/programs")
 }
 
-/// Returns the directory that a variable names, or one in the source tree.
 pub(crate) fn directory(variable: &str, in_source_tree: &str) -> PathBuf {
     let given = std::env::var_os(variable).map(PathBuf::from);
     given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(in_source_tree))
 }
 
-/// Returns the names of the C programs in a directory.
 pub(crate) fn programs_in(dir: &Path) -> BTreeSet<String> {
     let files = std::fs::read_dir(dir).expect("the test programs").flatten();
     let names = files.filter_map(|file| file.file_name().into_string().ok());
     names.filter_map(|name| Some(name.strip_suffix(".c")?.to_string())).collect()
 }
 
-/// Returns the compiled `tests/programs/<name>.c`. Compiled once per test executable.
+/// Compiles `tests/programs/<name>.c` once per test executable.
 pub(crate) fn compiled(name: &str) -> PathBuf {
     compiled_from(&sources(), name, name)
 }
 
-/// Returns the compiled `<source_dir>/<name>.c` as `executable`. Compiled once per test executable.
 pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> PathBuf {
     static DONE: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
-    // A failed compilation of one program does not affect the others.
+    // Another program's compilation may have failed.
     let mut done = DONE.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
     if let Some(path) = done.get(executable) {
         return path.clone();
@@ -85,14 +79,13 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     };
     std::fs::create_dir_all(&dir).expect("a directory for compiled programs");
     let path = dir.join(executable);
-    // Renamed into place, because another test executable may be running the old file.
+    // Another test executable may be running the old file.
     let fresh = dir.join(format!("{executable}.{}", std::process::id()));
     let source = source_dir.join(format!("{name}.c"));
     if is_newer_than_sources(&path, source_dir, &source) {
         done.insert(executable.to_string(), path.clone());
         return path;
     }
-    // Programs named `_fixed` are not position-independent.
     let place: &[&str] = if name.ends_with("_fixed") { &["-fno-pie", "-no-pie"] } else { &[] };
     let compiler = Command::new("gcc")
         .args(place)
@@ -120,7 +113,7 @@ fn is_newer_than_sources(path: &Path, source_dir: &Path, source: &Path) -> bool 
     headers.chain([source.to_path_buf()]).all(|it| changed(&it).is_some_and(|it| it < compiled))
 }
 
-/// Path of the interpreter itself: the `python3` on PATH may be a wrapper script.
+/// The `python3` on PATH may be a wrapper script.
 pub(crate) fn python() -> PathBuf {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     let find = || {
@@ -131,9 +124,8 @@ pub(crate) fn python() -> PathBuf {
     FOUND.get_or_init(find).clone()
 }
 
-/// Returns arguments that run `tests/programs/<script>` with `arguments`.
 pub(crate) fn script(script: &str, arguments: &[&str]) -> Vec<OsString> {
-    // -B: the source directory may be read-only and must not get cache files.
+    // -B writes no cache files in the source directory.
     let mut all = vec!["-B".into(), sources().join(script).into_os_string()];
     all.extend(arguments.iter().map(OsString::from));
     all
@@ -164,7 +156,7 @@ impl Ended {
         assert!(!self.status.success(), "{what}: success\n--- stderr\n{}", tail(&self.stderr));
     }
 
-    /// Asserts success and a last line `ok …`, which test programs print after comparing all data.
+    /// Test programs print `ok …` last, after comparing all data.
     pub(crate) fn expect_ok(&self, what: &str) {
         self.expect_success(what);
         let stdout = self.stdout_text();
@@ -179,9 +171,8 @@ fn tail(text: &str) -> &str {
     &text[start..]
 }
 
-/// A running program. It and its process group are killed on drop.
-///
-/// Output is written to unlinked files, so no reader is needed while the program runs.
+/// Killed with its process group on drop. Output is written to unlinked files, so no reader is
+/// needed while the program runs.
 pub(crate) struct Running {
     child: Child,
     stdout: File,
@@ -219,12 +210,10 @@ impl Running {
         String::from_utf8_lossy(&self.stdout_so_far()).lines().any(|it| it == line)
     }
 
-    /// Waits until the program has printed `text`.
     pub(crate) fn wait_for_output(&mut self, text: &str) {
         self.wait_for(&format!("output {text:?}"), |stdout| stdout.contains(text).then_some(()));
     }
 
-    /// Waits for an output line that begins with `word`. Returns the rest of the line.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         self.wait_for(&format!("a line that begins with {word:?}"), |stdout| {
             let (lines, _) = stdout.rsplit_once('\n').unwrap_or_default();
@@ -233,11 +222,9 @@ impl Running {
         })
     }
 
-    /// Waits until `find` returns a part of the output.
     fn wait_for<T>(&mut self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
         wait_until(what, || {
-            // Checked before the output is read, so that output written just before the exit is
-            // seen.
+            // Checked before the output is read, for output written just before the exit.
             let has_ended = self.has_ended();
             let stdout = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
             let instead = || format!("{}: {stdout}\n{}", self.name, self.stderr_so_far());
@@ -283,8 +270,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a process that polls in a loop has completed `rounds` rounds. The process blocks at
-/// most three times a round, and at most twice in a major fault.
+/// In a round the process blocks at most three times, and at most twice in a major fault.
 pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
     let (waits_before, faults_before) = waits_of(pid).expect("a process");
     wait_until("the process completes its rounds", || {
@@ -297,7 +283,6 @@ pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
     });
 }
 
-/// Runs a command until it exits, with any status.
 pub(crate) fn finish(command: &mut Command) -> Ended {
     Running::start(command).finish(LIMIT)
 }
@@ -312,12 +297,11 @@ pub(crate) fn number(variable: &str, by_default: u64) -> u64 {
     std::env::var(variable).map_or(by_default, |text| text.parse().expect(variable))
 }
 
-/// Returns a temporary directory on a disk, for swap files.
+/// The directory is on a disk, for swap files.
 pub(crate) fn disk_dir() -> TempDir {
     tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
 }
 
-/// Formatted swap file in its own directory, removed on drop.
 pub(crate) struct AreaFile {
     pub(crate) path: PathBuf,
     pub(crate) dir: TempDir,
@@ -340,7 +324,7 @@ impl AreaFile {
 }
 
 fn read_all(file: &File) -> Vec<u8> {
-    // A new open file description: the writer appends at the offset of the other one.
+    // The writer appends at the offset of the other open file description.
     std::fs::read(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("the output")
 }
 
@@ -356,7 +340,6 @@ pub(crate) struct Swapped {
     is_per_process: bool,
     options: Vec<OsString>,
     cgroup: Option<cgroup::ControlGroup>,
-    /// The program's TMPDIR. It also contains the report.
     dir: TempDir,
 }
 
@@ -391,7 +374,7 @@ impl Swapped {
         self
     }
 
-    /// Adds a swap area: a path or URL, with its options.
+    /// `area` is a path or URL, with its options.
     pub(crate) fn swap(self, area: impl Display) -> Swapped {
         self.option(format!("--swap={area}"))
     }
@@ -423,14 +406,14 @@ impl Swapped {
         command
     }
 
-    /// Starts a test program, and waits until it has printed `ready`.
+    /// The test program prints `ready`.
     pub(crate) fn start(&self, program: &str, arguments: &[&str]) -> Running {
         let mut running = Running::start(&mut self.command(compiled(program), arguments));
         running.wait_for_line("ready");
         running
     }
 
-    /// Runs the program until it exits, with any status.
+    /// The program may exit with any status.
     pub(crate) fn run<A: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -447,7 +430,7 @@ impl Swapped {
         Report { ended, figures }
     }
 
-    /// Runs a test program that must print `ok`, evict pages and report no errors.
+    /// The test program must print `ok`, evict pages and report no errors.
     pub(crate) fn run_ok(&self, program: &str, arguments: &[&str]) -> Report {
         let report = self.run(compiled(program), arguments);
         report.ended.expect_ok(program);
@@ -457,7 +440,7 @@ impl Swapped {
 }
 
 impl Report {
-    /// Returns a figure of the report. Flags are 0 or 1.
+    /// Flags are 0 or 1.
     pub(crate) fn figure(&self, name: &str) -> u64 {
         let value = &self.figures[name];
         value
@@ -466,7 +449,7 @@ impl Report {
             .unwrap_or_else(|| panic!("the report has no figure {name:?}: {}", self.figures))
     }
 
-    /// Asserts that the engine started, evicted pages, kept the budget, and met no I/O error.
+    /// The engine must have evicted pages, kept the budget, and met no I/O error.
     pub(crate) fn expect_healthy(&self, what: &str) {
         assert_eq!(self.figure("engine_started"), 1, "{what}: ran without the engine");
         assert!(self.figure("pages_out") > 0, "{what}: no page was evicted: {}", self.figures);
@@ -499,7 +482,7 @@ pub(crate) fn write_random_lines(path: &Path, bytes: u64) {
     file.flush().expect("space for random lines");
 }
 
-/// Sorts a file of random lines plainly and under `swapped`. Both results must be equal.
+/// Compares results with and without softswap.
 pub(crate) fn compare_sort(swapped: &Swapped, bytes: u64) -> Report {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let [input, expected, got] = ["input", "expected", "got"].map(|name| dir.path().join(name));

@@ -3,10 +3,9 @@
 use procfs::process::{Process, Stat};
 use std::fs::File;
 
-/// Name of the helper process for clusters. The kernel keeps 15 characters.
+/// The kernel keeps 15 characters of a process's name.
 pub(crate) const HELPER: &str = "softswap-remote";
 
-/// Returns the kernel's figures of a process, or `None` if it does not exist.
 pub(crate) fn stat_of(pid: i32) -> Option<Stat> {
     Process::new(pid).ok()?.stat().ok()
 }
@@ -15,7 +14,6 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
     stat_of(pid).map(|stat| stat.ppid)
 }
 
-/// Returns the processes whose figures `is_wanted` accepts.
 pub(crate) fn all_with(is_wanted: impl Fn(&Stat) -> bool) -> Vec<i32> {
     let processes = procfs::process::all_processes().expect("/proc").flatten();
     let stats = processes.filter_map(|process| process.stat().ok());
@@ -30,15 +28,13 @@ pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
     all_with(|stat| stat.ppid == parent && stat.comm == name).pop()
 }
 
-/// Returns how often the main thread of a process has blocked, and the number of major faults of the
-/// process, in each of which it may block.
+/// Returns the main thread's waits, and the major faults of the process, which may be waits.
 pub(crate) fn waits_of(pid: i32) -> Option<(u64, u64)> {
     let process = Process::new(pid).ok()?;
     let waits = process.status().ok()?.voluntary_ctxt_switches?;
     Some((waits, process.stat().ok()?.majflt))
 }
 
-/// Opens the shared memory whose descriptor is in this variable of a process.
 pub(crate) fn shared_memory(pid: i32, variable: &str) -> File {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
@@ -47,7 +43,7 @@ pub(crate) fn shared_memory(pid: i32, variable: &str) -> File {
     File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{number}")).unwrap()
 }
 
-/// Sends a signal to a process, which may have exited already.
+/// The process may have exited already.
 pub(crate) fn send(pid: i32, signal: i32) {
     let _ = softswap_sys::child::send(pid, signal);
 }

@@ -16,13 +16,12 @@ use tempfile::TempDir;
 pub(crate) const AREA_BYTES: u64 = 64 * MIB;
 /// Size of a foreign file, and so of a gap.
 pub(crate) const PIECE_BYTES: u64 = 128 << 10;
-/// Entry for the list of free blocks among the digests of files.
+/// The list of free blocks has this name among the digests of files.
 pub(crate) const FREE: &str = "free blocks";
 
-/// A mounted file system in an image.
 pub(crate) struct Image {
     pub(crate) device: PathBuf,
-    /// The loop devices below the file system, from top to bottom.
+    /// Loop devices from top to bottom.
     _loops: Vec<Loop>,
     pub(crate) kind: &'static str,
     dir: TempDir,
@@ -47,7 +46,6 @@ impl Image {
         Image::on(device.path().to_owned(), vec![device], kind, dir, area_bytes)
     }
 
-    /// Makes a file system on a device over `loops`, and mounts it.
     pub(crate) fn on(
         device: PathBuf,
         loops: Vec<Loop>,
@@ -75,8 +73,8 @@ impl Image {
         self.dir.path().join("mounted")
     }
 
-    /// Mounts the file system for this test's thread and what it starts. A copy in the mount
-    /// namespace of another process would keep the device busy.
+    /// Only this test's thread sees the mount. A copy in the mount namespace of another process
+    /// would keep the device busy.
     pub(crate) fn mount(&self, options: &[&str]) -> bool {
         let mut mount = tool("mount").unwrap();
         mounts::unshare().is_ok()
@@ -89,8 +87,7 @@ impl Image {
         });
     }
 
-    /// Fills the file system with files, and removes every second one, so that a file made
-    /// afterwards has many extents.
+    /// Removes every second file, so that a file made afterwards has many extents.
     pub(crate) fn fragment(&self) {
         let content = |number: u64| {
             let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -112,8 +109,7 @@ impl Image {
         rustix::fs::sync();
     }
 
-    /// Returns the digests of all files but the area, read from the device, and of the list of
-    /// free blocks.
+    /// Returns digests of the list of free blocks, and of all files but the area, from the device.
     pub(crate) fn foreign(&self) -> BTreeMap<PathBuf, u64> {
         self.unmount();
         let free = self.free_blocks();
@@ -157,14 +153,13 @@ impl Image {
         area
     }
 
-    /// Fragments the file system. Returns it, its area, and the digests of its other files.
+    /// Returns the area, and the digests of the other files.
     pub(crate) fn fragmented(self) -> (Image, PathBuf, BTreeMap<PathBuf, u64>) {
         self.fragment();
         let (area, before) = (self.make_area(), self.foreign());
         (self, area, before)
     }
 
-    /// Checks the file system's own structures.
     pub(crate) fn expect_clean(self) {
         self.unmount();
         let check = match self.kind {

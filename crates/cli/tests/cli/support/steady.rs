@@ -8,11 +8,10 @@ use std::process::Command;
 pub(crate) const THREADS: u64 = 2;
 const STRIDE_BYTES: u64 = 64;
 
-/// Shared file with the time of each thread's last step.
+/// Contains the time of each thread's last step.
 pub(crate) struct Beat(File);
 
 impl Beat {
-    /// Creates the file in `dir`, and passes it to the program.
     pub(crate) fn create(dir: &Path, command: &mut Command) -> Beat {
         let path = dir.join("beat");
         let file = File::options().read(true).write(true).create_new(true).open(&path);
@@ -22,14 +21,14 @@ impl Beat {
         Beat(file)
     }
 
-    /// Returns the start time of a thread's last step in ns; 0 before the first one.
+    /// Returns 0 before the first step, otherwise the time in ns.
     pub(crate) fn last_step(&self, thread: u64) -> u64 {
         let mut word = [0; 8];
         let read = self.0.read_exact_at(&mut word, thread * STRIDE_BYTES);
         if read.is_ok() { u64::from_le_bytes(word) } else { 0 }
     }
 
-    /// Returns true if each thread has begun a step after this time, and completed it.
+    /// A step counts if it was begun after this time, and completed.
     pub(crate) fn is_after(&self, time_ns: u64) -> bool {
         (0..THREADS).all(|thread| self.last_step(thread) > time_ns)
     }

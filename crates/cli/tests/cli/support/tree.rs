@@ -10,7 +10,6 @@ use tempfile::TempDir;
 pub(crate) const BUDGET: &str = "96M";
 pub(crate) const BUDGET_BYTES: u64 = 96 << 20;
 
-/// Process tree under `softswap run`, with its own socket directory.
 pub(crate) struct Tree {
     pub(crate) running: Running,
     pub(crate) sockets: TempDir,
@@ -21,7 +20,6 @@ impl Tree {
         Tree::start_in(None, options, program)
     }
 
-    /// Starts the tree in a memory cgroup, if there is one.
     pub(crate) fn start_in<A: AsRef<OsStr>>(
         group: Option<&ControlGroup>,
         options: &[&str],
@@ -38,21 +36,19 @@ impl Tree {
         Tree::start(options, &[python().as_os_str(), "-c".as_ref(), script.as_ref()])
     }
 
-    /// Starts a shell script in which `$0` is `hog`.
+    /// The script gets the path of `hog` as `$0`.
     pub(crate) fn of_hogs(group: Option<&ControlGroup>, options: &[&str], script: &str) -> Tree {
         let hog = compiled("hog");
         let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
         Tree::start_in(group, options, &program)
     }
 
-    /// Starts two programs, each of which uses nearly all of the budget. They run until
-    /// [`Tree::finish`].
+    /// Each program uses nearly all of the budget, and runs until [`Tree::finish`].
     pub(crate) fn of_two_hogs(group: Option<&ControlGroup>) -> Tree {
         let script = "\"$0\" --mib 90 --seconds 0 & \"$0\" --mib 90 --seconds 0; wait";
         Tree::of_hogs(group, &["--memory", BUDGET], script)
     }
 
-    /// Requests the exit of the hogs and waits for the tree.
     pub(crate) fn finish(self) -> Ended {
         std::fs::write(self.sockets.path().join("done"), "").unwrap();
         self.running.finish(LIMIT)
@@ -65,13 +61,13 @@ impl Tree {
     pub(crate) fn wait_until_ready(&self, count: usize) {
         wait_until("ready", || {
             let stdout = String::from_utf8_lossy(&self.running.stdout_so_far()).into_owned();
-            // Unbuffered Python writes the end of a line with a separate call.
+            // Unbuffered Python writes the end of a line separately.
             let is_ready = stdout.matches("ready").count() == count;
             is_ready.then_some(()).ok_or_else(|| stdout + &self.running.stderr_so_far())
         });
     }
 
-    /// Returns the tree's answer to `stat --json`. An error is another answer, as text.
+    /// An error is another answer, as text.
     pub(crate) fn try_stat(&self) -> Result<Value, String> {
         let stat = try_stat(&self.pid())?;
         Some(stat["tree"].clone()).filter(Value::is_object).ok_or_else(|| stat.to_string())
