@@ -1,7 +1,5 @@
-//! `softswap bench` and `softswap analyze`, as a separate program that the command `softswap`
-//! executes.
-//!
-//! A library only so that its parsers of untrusted bytes can be fuzzed.
+//! `softswap bench` and `softswap analyze`, as a program that `softswap` executes. A library only
+//! so that its parsers of untrusted bytes can be fuzzed.
 // Not forbidden: the macro that makes nodes of a red-black tree expands to unsafe code.
 #![deny(unsafe_code)]
 
@@ -51,7 +49,6 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Returns the arguments as given to `softswap`, for messages and help.
 fn command_line(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let given: Vec<_> = given.skip(1).collect();
     let mut line = vec!["softswap".into()];

@@ -7,13 +7,11 @@ use softswap_sys::fiemap::FileExtent;
 use std::io::{self, Cursor};
 use std::ops::Range;
 
-/// Returns the private writable ranges in the text of a `maps` file.
 pub fn private_writable(maps: &str) -> Vec<Range<u64>> {
     process::private_writable(maps).collect()
 }
 
-/// Returns address and page count of each resident run, according to the page map read by
-/// `read_at`.
+/// Returns address and page count of each resident run.
 ///
 /// # Errors
 /// Returns the errors of `read_at`.
@@ -25,20 +23,17 @@ pub fn resident(
     Ok(found.runs.iter().map(|run| (run.position, run.pages)).collect())
 }
 
-/// Returns position and page count of the writable memory in a core file, or `None` for another
-/// file.
+/// Returns position and page count of the writable memory; `None` for other files.
 pub fn core(bytes: &[u8]) -> Option<Result<Vec<(u64, u64)>, String>> {
     let core = file::core(Cursor::new(bytes), bytes.len() as u64)?;
     Some(core.map(|core| core.runs.iter().map(|run| (run.position, run.pages)).collect()))
 }
 
-/// Returns the number of pages of a recorded trace, and its touched pages.
 pub fn trace(bytes: &[u8]) -> Option<(u32, Vec<u32>)> {
     let recorded = Recorded::from_bytes(bytes).ok()?;
     Some((recorded.pages, recorded.touches()))
 }
 
-/// Returns the mapped and hole bytes of a file with these extents.
 pub fn extents(file_bytes: u64, extents: &[FileExtent]) -> (u64, u64) {
     let found = summary(file_bytes, extents);
     let of = |key: &str| found[key].as_u64().unwrap_or_default();

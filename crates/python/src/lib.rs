@@ -1,5 +1,4 @@
-//! The part of the module `softswap` that needs the engine: pools, and regions for NumPy arrays.
-//! The other parts are Python.
+//! The part of the module `softswap` that needs the engine. The rest is Python.
 
 mod errors;
 mod pool;

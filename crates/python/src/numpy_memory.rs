@@ -1,6 +1,5 @@
-//! NumPy's arrays in a pool (NEP 49): a handler by which NumPy allocates the content of arrays.
-//! Small arrays stay in the C library's heap, because a region consists of whole pages. So do all
-//! arrays in a forked child, which has no access to the pool.
+//! NumPy's arrays in a pool (NEP 49). Small arrays stay in the C library's heap, because a region
+//! consists of whole pages. So do all arrays in a forked child, which has no access to the pool.
 
 use crate::pool::Pool;
 use pyo3::exceptions::PyRuntimeError;
@@ -37,7 +36,7 @@ struct NumpyHandler {
 
 struct Context {
     pool: softswap::Pool,
-    /// Allocations of fewer bytes use the C library.
+    /// Smaller allocations use the C library.
     least_bytes: usize,
     regions: Mutex<HashMap<usize, Region>>,
 }
@@ -50,7 +49,7 @@ impl Context {
         unsafe { &*context.cast::<Context>() }
     }
 
-    /// Allocates memory. `plain` is the C library's function for a number of bytes, at least one.
+    /// `plain` is the C library's function for at least one byte.
     fn allocate(&self, bytes: usize, plain: impl Fn(usize) -> *mut c_void) -> *mut c_void {
         if bytes < self.least_bytes {
             return plain(bytes.max(1));
@@ -69,7 +68,7 @@ impl Context {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the length of the region at an address, if it is in the pool.
+    /// Returns `None` if the address is not in the pool.
     fn bytes_at(&self, pointer: *mut c_void) -> Option<usize> {
         self.lock().get(&pointer.addr()).map(|region| region.len())
     }
@@ -166,7 +165,7 @@ pub(crate) fn restore(py: Python<'_>, before: Py<PyAny>) -> PyResult<()> {
     set(py, &before).map(drop)
 }
 
-/// Runs when neither an array nor a [`Handler`] refers to the capsule any more.
+/// Nothing refers to the capsule any more.
 extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this once, for a capsule of `Handler::new`, whose content is not used
     // any more.

@@ -101,7 +101,7 @@ impl Region {
             let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
             match Arc::get_mut(&mut region) {
                 Some(region) => region.advise(start..end, advice),
-                // A part of the region is pinned.
+                // Part of it is pinned.
                 None => region.advise_shared(start..end, advice),
             }
         })

@@ -8,25 +8,23 @@ use serde::Serialize;
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
 use softswap_engine::base::stats::StopReason;
 
-/// A program that waits for less than this share of the time gets no suggestion for its waits.
+/// Waits below this share of the time get no suggestion.
 const NOTABLE_STALL: f64 = 0.05;
-/// Used share of the budget below which the budget is too large.
+/// The budget is too large below this used share.
 const UNUSED: f64 = 0.6;
 const SIGKILL: i32 = 9;
 const MIB: u64 = 1 << 20;
 
-/// A suggestion, and the figure that supports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
     pub what: String,
     pub figure: String,
 }
 
-/// Returns all suggestions, the most important first.
 #[must_use]
 pub fn of(report: &Report) -> Vec<Advice> {
     if let Some(full) = full(report) {
-        // Figures of a run that was cut short say nothing about a whole run.
+        // Figures of an incomplete run say nothing about a whole run.
         return errors(report).into_iter().chain([full]).collect();
     }
     let rules: [fn(&Report) -> Option<Advice>; 9] = [
@@ -48,7 +46,6 @@ fn advice(what: impl Into<String>, figure: impl Into<String>) -> Option<Advice> 
     Some(Advice { what: what.into(), figure: figure.into() })
 }
 
-/// Returns a phrase that recommends the budget that halves the time stalled, with the saving.
 fn halves(report: &Report) -> Option<String> {
     let (budget_bytes, spared) = Curve::of(report)?.halving(report.largest_budget())?;
     let option = memory_option(report, budget_bytes);
@@ -56,7 +53,7 @@ fn halves(report: &Report) -> Option<String> {
     Some(format!("use {option}, with which the program would wait about {percent:.0} % less"))
 }
 
-/// Formats a budget as an option: `--memory 768M`, with a remedy if it does not fit.
+/// `--memory 768M`, with a remedy if it does not fit.
 fn memory_option(report: &Report, bytes: u64) -> String {
     let too_large = too_large(report.largest_budget(), bytes);
     let too_large = too_large.map_or_else(String::new, |why| format!(" (but {why})"));
@@ -99,7 +96,6 @@ fn never_started(report: &Report) -> Option<Advice> {
     )
 }
 
-/// Returns true if the kernel may have killed the program for lack of memory.
 fn was_killed(report: &Report) -> bool {
     report.outcome.signal == Some(SIGKILL)
 }
@@ -124,8 +120,7 @@ fn slept(report: &Report) -> Option<Advice> {
     )
 }
 
-/// Suggests a larger budget or fewer processes if the descendants' waits dominate. They share the
-/// program's budget.
+/// Descendants share the budget, so suggest a larger one or fewer processes.
 fn descendants_wait(report: &Report) -> Option<Advice> {
     let all_ns = report.stalled_ns_of_all();
     (report.is_dominated_by_descendants() && report.share_of_time(all_ns) > NOTABLE_STALL)
@@ -151,7 +146,6 @@ fn descendants_wait(report: &Report) -> Option<Advice> {
     )
 }
 
-/// Suggests a change for the tier with the longest waits, unless descendants waited longer.
 fn waits(report: &Report) -> Option<Advice> {
     (report.stalled_share() > NOTABLE_STALL && !report.is_dominated_by_descendants())
         .then_some(())?;
@@ -163,8 +157,7 @@ fn waits(report: &Report) -> Option<Advice> {
     }
 }
 
-/// Suggests a larger budget if most waits were for reclaim: even pages with a low fault cost need
-/// free memory.
+/// Even pages with a low fault cost need free memory.
 fn waits_for_free_memory(report: &Report, tier: Option<&str>) -> Option<Advice> {
     let larger = halves(report).unwrap_or_else(|| {
         format!("try {}", memory_option(report, report.budget_bytes + report.budget_bytes / 2))
@@ -287,18 +280,14 @@ fn outside_budget(report: &Report) -> Option<Advice> {
     )
 }
 
-/// Option by which a program limits its own memory.
 struct OwnOption {
     program: &'static str,
-    /// Text before the number.
     option: &'static str,
-    /// Text after a number of MiB.
     unit: &'static str,
     why: &'static str,
 }
 
-/// Why a smaller heap is advised for a program with a garbage collector. The report does not contain
-/// the size of the live heap, so the advice has a condition.
+/// The advice has a condition, because the report lacks the size of the live heap.
 const COLLECTOR: &str = "its garbage collector reads the whole heap, also swapped-out pages. If the \
      program fails with that heap, its live objects need more";
 
@@ -331,7 +320,7 @@ const OWN_OPTIONS: [OwnOption; 6] = [
     },
 ];
 
-/// Parses the heap size in a collector's option: `-Xmx2g`, `--max-old-space-size=512`.
+/// `-Xmx2g`, `--max-old-space-size=512`.
 fn heap_bytes(argument: &str, option: &OwnOption) -> Option<u64> {
     let value = argument.strip_prefix(option.option)?.to_ascii_lowercase();
     let digits = value.trim_end_matches(|sign: char| !sign.is_ascii_digit());
@@ -345,8 +334,7 @@ fn heap_bytes(argument: &str, option: &OwnOption) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Suggests the program's own option for its memory: some programs choose their heap size by the
-/// machine's memory, not by the budget.
+/// Some programs choose their heap size by the machine's memory, not by the budget.
 fn own_option(report: &Report) -> Option<Advice> {
     let found = OWN_OPTIONS.iter().find(|own| own.program == report.name())?;
     let OwnOption { program, option, unit, why } = found;
@@ -394,7 +382,7 @@ mod tests {
     use super::*;
     use crate::report::{Outcome, Process, Tier, Tree};
 
-    /// Returns a run of ten seconds that waited for `stalled_s`, nearly all of it for one tier.
+    /// A run of ten seconds that waited nearly only for one tier.
     fn run(tier: &str, stalled_s: u64) -> Report {
         let tier_figures = Tier { count: 25_000, p50_ns: Some(400_000), p99_ns: None };
         Report {

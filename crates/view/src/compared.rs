@@ -18,7 +18,7 @@ impl Row {
         Row { name: name.into(), shown: values.map(shown), values }
     }
 
-    /// Formats the second value divided by the first; `-` if the first is 0.
+    /// Second over first; `-` if the first is 0.
     fn ratio(&self) -> String {
         match self.values {
             [first, second] if first > 0.0 => format!("{:.2}", second / first),
@@ -32,7 +32,6 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     let number = |value: f64| count(value as u64);
     let time = |value: f64| nanoseconds(value as u64);
     let of = |value: fn(&Report) -> u64| both.map(|report| value(report) as f64);
-    // Use the figures of all processes if the report contains them.
     let all = |of_program: fn(&Report) -> u64, column: fn(&Columns) -> &Vec<u64>| {
         both.map(|report| report.max_over_tree(of_program(report), column) as f64)
     };
@@ -65,7 +64,6 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     rows
 }
 
-/// Formats the comparison for a terminal.
 #[must_use]
 pub fn text(names: [&str; 2], both: [&Report; 2]) -> String {
     let mut text = format!("{:<20} {:>18} {:>18} {:>8}\n", "", names[0], names[1], "ratio");
@@ -77,7 +75,6 @@ pub fn text(names: [&str; 2], both: [&Report; 2]) -> String {
     text
 }
 
-/// Formats the comparison as an HTML page.
 #[must_use]
 pub fn page(names: [&str; 2], both: [&Report; 2]) -> String {
     let mut body = format!("<h1>{} and {}</h1>\n<ul>\n", escaped(names[0]), escaped(names[1]));
@@ -141,7 +138,7 @@ mod tests {
         assert_eq!(line("time"), "time 10.00 s 5.00 s 0.50");
         assert_eq!(line("budget"), "budget 256.0 MiB 512.0 MiB 2.00");
         assert_eq!(line("read"), "read 0 B 0 B -");
-        // A report of several processes shows the figures of the whole tree.
+        // Shows the whole tree.
         let tree = Tree {
             used_peak_bytes: 9 << 20,
             faults_by_tier: [("disk".to_string(), 7)].into(),

@@ -1,27 +1,21 @@
 //! Estimates the time stalled with budgets of other sizes.
 //!
-//! The report contains the refault distance of each refault: the number of pages evicted between
-//! the page's eviction and its refault. The model assumes that memory is a mixture of kinds of
-//! pages. Pages touched at random have exponentially distributed distances; the pages of a loop all
-//! have about the same distance (Erlang distribution). Expectation maximization finds the mixture
-//! with the maximum likelihood (Dempster, Laird, Rubin, 1977). While `T` pages are evicted, only
-//! refaults up to the distance `T` can be seen, and of the distance `d` only the share `1 - d / T`:
-//! the likelihood is that of a truncated sample ([`Spell`]). A kind's evicted pages follow from its
-//! refaults and the time that its pages stay out. A larger budget keeps the pages with the shortest
-//! distances resident. For a random kind the saved share of refaults equals
-//! the share of its pages that fits; for a loop it is smaller until the whole loop fits
-//! ([`LOOP_POWER`]).
+//! A refault distance is the number of pages evicted between a page's eviction and its refault. The
+//! model is a mixture of kinds of pages: randomly touched ones have exponentially distributed
+//! distances, those of a loop nearly equal ones (Erlang distribution). Expectation maximization
+//! (Dempster, Laird, Rubin, 1977) finds the most likely mixture. While `T` pages are evicted, of
+//! the distance `d` only the share `1 - d / T` can be seen: the sample is truncated ([`Spell`]). A
+//! kind's evicted pages follow from its refaults and the time that its pages stay out. A larger
+//! budget keeps the shortest distances resident. A random kind saves the share of its pages that
+//! fits; a loop saves less until all of it fits ([`LOOP_POWER`]).
 //!
-//! Touches of resident pages are not observed, so nothing is known about smaller budgets. The
-//! coldest resident pages are assumed to refault as often as the hottest evicted ones.
+//! Touches of resident pages are not observed. For smaller budgets the coldest resident pages are
+//! assumed to refault as often as the hottest evicted ones. The cost of first touches and of
+//! same-filled pages, which take no space while evicted, is assumed constant.
 //!
-//! Same-filled pages are excluded: they take no space while evicted, and most refault once, when
-//! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
-//!
-//! Each refault needs a free page, so it evicts one; first touches cause the other evictions. Waits
-//! for these shrink by the part of the program's memory that a larger budget holds. If pages are
-//! read from the disk, they are evicted during the reads. If pages refault from the pool at short
-//! intervals, eviction is the bottleneck ([`Curve::eviction_ns`]).
+//! Each refault evicts a page; first touches cause the other evictions, whose waits shrink by the
+//! part of memory that a larger budget holds. Disk reads hide evictions. If pages refault from the
+//! pool at short intervals, eviction is the bottleneck ([`Curve::eviction_ns`]).
 
 use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
@@ -29,60 +23,48 @@ use std::collections::BTreeMap;
 
 const KINDS_PER_OCTAVE: usize = 2;
 const ROUNDS: usize = 200;
-/// Minimum number of refaults for an estimate.
 const MIN_RETURNS: u64 = 500;
-/// Share of the budget in use at which a program is under memory pressure.
 const FULL: f64 = 0.85;
-/// If a share of a loop is resident, this power of the share is the share of refaults saved
-/// (measured with the engine's clock).
+/// The refaults saved are this power of a loop's resident share (measured with the engine's clock).
 const LOOP_POWER: f64 = 2.0;
-/// Shape parameter of the Erlang distribution of a loop's distances.
 const LOOP_SHAPE: usize = 8;
-/// Initial weight of a loop relative to a random kind.
+/// Initial weight, relative to a random kind.
 const LOOP_LIKELY: f64 = 0.05;
-/// Minimum improvement of the mean log likelihood that justifies loops.
+/// Improvement of the mean log likelihood that justifies loops.
 const LOOP_EXPLAINS: f64 = 0.15;
-/// Maximum correction factor for refaults after the end of the run.
+/// Correction factor for refaults after the end of the run.
 const MAX_UNSEEN: f64 = 1.5;
-/// Largest share of the budget for the pool.
 const MAX_POOL: f64 = 0.8;
-/// Compression ratio assumed for a pool in which nothing was compressed.
 const NO_COMPRESSION_RATIO: f64 = 1e6;
-/// Share of compressible pages on the disk at which the pool counts as full.
+/// Compressible share of the disk's pages at which the pool is full.
 const FULL_POOL: f64 = 0.05;
-/// The cost of a disk read is known for up to this many times the observed reads. The cost of up to
-/// `FEW_FROM_DISK` reads does not matter.
+/// Reads have a known cost up to this many times the observed ones; up to `FEW_FROM_DISK` do not
+/// matter.
 const MAX_FOR_OBSERVED: f64 = 10.0;
 const FEW_FROM_DISK: f64 = 500.0;
-/// Share of the stalled time that makes a budget worth naming.
 const NOTABLE_SAVING: f64 = 0.1;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
 
-/// Estimate for another budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Share of the actual budget.
     pub share: f64,
     pub budget_bytes: u64,
     pub stalled_ns: f64,
-    /// True if enough pages were read from the disk to know the cost of a read.
+    /// Enough pages were read from the disk to know the cost of a read.
     pub is_known: bool,
 }
 
-/// Pages with similar refault distances.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     is_loop: bool,
-    /// Mean distance in pages.
+    /// Distance in pages.
     mean: f64,
-    /// Refaults by [`FROM`].
     returns: [f64; FROM.len()],
     /// Evicted pages for each refault.
     pages: f64,
 }
 
-/// Where refaulting pages are stored: in the pool, on the disk, and on the disk because they are
-/// incompressible.
+/// Where refaulting pages are stored; incompressible ones are on the disk.
 const FROM: [&str; 3] = ["pool", "disk", "incompressible"];
 const POOL: usize = 0;
 const DISK: usize = 1;
@@ -92,8 +74,8 @@ impl Kind {
         self.returns.iter().sum()
     }
 
-    /// Returns the share of refaults saved if this share of the kind's pages becomes resident, or
-    /// caused if it is evicted.
+    /// Returns the refaults saved if this share of pages becomes resident, or caused if it is
+    /// evicted.
     fn gain(&self, share: f64) -> f64 {
         if self.is_loop { share.powf(LOOP_POWER) } else { share }
     }
@@ -106,9 +88,7 @@ pub struct Curve {
     kinds: Vec<Kind>,
     resident_pages: f64,
     pool_bytes: f64,
-    /// Compression ratio of the pool.
     ratio: f64,
-    /// Cost of a refault from the pool and from the disk.
     pool_ns: f64,
     disk_ns: f64,
     /// Other waits while refaults evicted pages.
@@ -116,18 +96,15 @@ pub struct Curve {
     /// Waits while first touches evicted pages.
     growth_ns: f64,
     mapped_bytes: f64,
-    /// Cost of first touches and same-filled pages, which does not depend on the budget.
+    /// First touches and same-filled pages, whatever the budget.
     first_ns: f64,
-    /// Time that evicting a page takes.
     eviction_ns: f64,
-    /// Time for which the program itself ran.
     own_ns: f64,
-    /// Number of disk reads whose cost is known.
     max_from_disk: f64,
 }
 
 impl Curve {
-    /// Fits the model to a run; `None` with too few refaults.
+    /// `None` with too few refaults.
     #[must_use]
     pub fn of(report: &Report) -> Option<Curve> {
         let filled = report.faults_of("filled");
@@ -171,8 +148,8 @@ impl Curve {
             own_ns: (report.wall_s - report.lost_s()).max(0.0) * 1e9,
             max_from_disk: MAX_FOR_OBSERVED * report.faults_of("disk") as f64,
         };
-        // Pages read ahead refault too, but without a wait. The pages of all kinds should add up to
-        // the evicted pages, but some of these may never refault.
+        // Pages read ahead refault without a wait. All kinds should add up to the evicted pages, of
+        // which some may never refault.
         let ahead = 1.0 + report.pages_read_ahead as f64 / count as f64;
         let pages: f64 = curve.kinds.iter().map(|kind| kind.all() * kind.pages).sum();
         let scale = (out_pages / pages.max(1.0)).clamp(ahead, ahead * MAX_UNSEEN);
@@ -184,7 +161,6 @@ impl Curve {
         Some(curve)
     }
 
-    /// Returns the estimate for a share of the actual budget.
     #[must_use]
     pub fn at(&self, share: f64) -> Point {
         let mut kinds = self.kinds.clone();
@@ -199,8 +175,7 @@ impl Curve {
             let freed = Self::move_resident(&mut kinds, resident);
             Self::move_pooled(&mut kinds, pool_room + freed);
         } else {
-            // The pool holds all compressible pages, and each page that becomes resident leaves the
-            // pool.
+            // All compressible pages are in the pool, and leave it when they become resident.
             let all = pooled + packs_on_disk + pages(2);
             let packed = pooled / all.max(1.0) / self.ratio;
             let freed = Self::move_resident(&mut kinds, more / (1.0 - packed).max(0.1));
@@ -233,21 +208,18 @@ impl Curve {
         }
     }
 
-    /// Returns the known estimates from half of the budget to three times the budget.
     pub fn points(&self) -> impl Iterator<Item = Point> {
         (4..=24).map(|eighths| self.at(f64::from(eighths) / 8.0)).filter(|point| point.is_known)
     }
 
-    /// Returns the share of the stalled time that a budget saves, up to 1; negative if it costs
-    /// time.
+    /// Share of the stalled time that a budget saves; negative if it costs time.
     #[must_use]
     pub fn spared(&self, share: f64) -> f64 {
         1.0 - self.at(share).stalled_ns / self.at(1.0).stalled_ns.max(1.0)
     }
 
-    /// Returns the smallest of a few larger budgets that saves at least half of the time stalled,
-    /// with the share that it saves. If it exceeds `largest_bytes`, returns `largest_bytes` if that
-    /// saves some of the time.
+    /// Returns a larger budget that saves at least half of the time stalled, and the share saved.
+    /// `largest_bytes` replaces a larger one if it saves some of the time.
     #[must_use]
     pub fn halving(&self, largest_bytes: Option<u64>) -> Option<(u64, f64)> {
         let at = |share| (self.at(share), self.spared(share));
@@ -259,7 +231,6 @@ impl Curve {
         Some((point.budget_bytes, spared))
     }
 
-    /// Describes an estimate in words.
     #[must_use]
     pub fn in_words(&self, share: f64) -> String {
         let point = self.at(share);
@@ -275,9 +246,8 @@ impl Curve {
         format!("with {budget} about {percent:.0} % {how} time stalled")
     }
 
-    /// Subtracts the refaults that additional resident pages save, the hottest first. If `more` is
-    /// negative, adds refaults as of the hottest evicted pages. Returns the number of pages that
-    /// leave the pool.
+    /// Subtracts refaults that more resident pages save, the hottest first; negative `more` adds
+    /// them. Returns the pages that leave the pool.
     fn move_resident(kinds: &mut [Kind], more: f64) -> f64 {
         let (mut room, mut freed) = (more.abs(), 0.0);
         for kind in kinds {
@@ -292,8 +262,7 @@ impl Curve {
         freed
     }
 
-    /// Moves refaults from the disk to the pool if the pool has more space, the hottest first, or
-    /// from the pool to the disk, the coldest first.
+    /// Moves the hottest refaults from disk to pool, or the coldest from pool to disk.
     fn move_pooled(kinds: &mut [Kind], more: f64) {
         let (from, to) = if more >= 0.0 { (DISK, POOL) } else { (POOL, DISK) };
         let mut room = more.abs();
@@ -312,8 +281,7 @@ impl Curve {
     }
 }
 
-/// Returns the cost of first touches without reclaim (at most the median each), and of same-filled
-/// pages.
+/// First touches without reclaim (at most the median each), and same-filled pages.
 fn first_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let (waited_ns, count) = (report.waited_ns("zero"), report.faults_of("zero"));
@@ -321,8 +289,7 @@ fn first_ns(report: &Report) -> f64 {
     (touches_ns + report.waited_ns("filled") as f64).min(report.stalled_ns as f64)
 }
 
-/// Estimates the time to evict one page, in ns: the time that first touches waited beyond their
-/// median, divided by the number of evictions.
+/// Per page: the waits of first touches beyond their median, over the evictions.
 fn eviction_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let touches_ns = median_ns as f64 * report.faults_of("zero") as f64;
@@ -334,12 +301,11 @@ fn eviction_ns(report: &Report) -> f64 {
     ((report.waited_ns("zero") as f64 - touches_ns) / evictions).max(0.0)
 }
 
-/// Returns the share of `pages` that fits.
 fn share_of(room: f64, pages: f64) -> f64 {
     if pages > 0.0 { (room / pages).clamp(0.0, 1.0) } else { 1.0 }
 }
 
-/// Average figures while the budget was full.
+/// Averages while the budget was full.
 struct Pressure {
     resident_bytes: f64,
     pool_bytes: f64,
@@ -354,7 +320,7 @@ fn under_pressure(report: &Report) -> Pressure {
     let is_full = |used: u64, budget: u64| budget > 0 && used as f64 > FULL * budget as f64;
     let full: Vec<usize> =
         rows.filter(|(_, (used, budget))| is_full(**used, **budget)).map(|(row, _)| row).collect();
-    // Only the second half, because memory may have grown until then.
+    // Memory may have grown in the first half.
     let full = &full[full.len() / 2..];
     let mean = |column: &[u64], otherwise: u64| match full.len() {
         0 => otherwise as f64,
@@ -371,7 +337,6 @@ fn under_pressure(report: &Report) -> Pressure {
 /// Refaults by the lower bound of each bucket.
 type Counts = BTreeMap<u64, u64>;
 
-/// Refaults within a range of distances.
 struct Bucket {
     from: f64,
     to: f64,
@@ -383,7 +348,7 @@ fn buckets_of(seen: &[Counts; FROM.len()]) -> Vec<Bucket> {
     floors.sort_unstable();
     floors.dedup();
     let bucket = |floor: u64| Bucket {
-        // The first bucket contains the shortest distances.
+        // Includes all shorter distances.
         from: if floor <= 4 { 0.0 } else { floor as f64 },
         to: bucket_floor(bucket_of(floor) + 1) as f64,
         returns: std::array::from_fn(|at| seen[at].get(&floor).copied().unwrap_or(0) as f64),
@@ -391,7 +356,7 @@ fn buckets_of(seen: &[Counts; FROM.len()]) -> Vec<Bucket> {
     floors.into_iter().map(bucket).collect()
 }
 
-/// Returns the probability that a sum of `shape` exponential times with a mean of 1 is at most `x`.
+/// Probability that a sum of `shape` exponential times with a mean of 1 is at most `x`.
 fn erlang(shape: usize, x: f64) -> f64 {
     let (mut term, mut sum) = (1.0, 1.0);
     for at in 1..shape {
@@ -401,12 +366,12 @@ fn erlang(shape: usize, x: f64) -> f64 {
     1.0 - sum * (-x).exp()
 }
 
-/// The time that a page of a kind is out, in a run that evicts `evicted` pages.
+/// Time that a page is out, in a run that evicts `evicted` pages.
 struct Spell {
     shape: usize,
     mean: f64,
     evicted: f64,
-    /// Probability that a page evicted at any moment of the run refaults before the end of the run.
+    /// Probability that a page evicted at any moment refaults before the end of the run.
     seen: f64,
 }
 
@@ -418,22 +383,21 @@ impl Spell {
         Spell { shape, mean, evicted, seen: 1.0 - out * step / evicted }
     }
 
-    /// Returns the probability that an observed refault falls into the bucket.
+    /// Probability that an observed refault falls into the bucket.
     fn in_bucket(&self, bucket: &Bucket) -> f64 {
         let before = |left: f64| erlang(self.shape, left / self.mean * self.shape as f64);
         let middle = f64::midpoint(bucket.from, bucket.to).min(self.evicted);
         (before(bucket.to) - before(bucket.from)) * (1.0 - middle / self.evicted) / self.seen
     }
 
-    /// Returns the pages that are out at a time, for each refault that is seen.
+    /// Pages out at a time, for each refault that is seen.
     fn pages(&self) -> f64 {
         (1.0 - self.seen) / self.seen
     }
 }
 
-/// Returns the most likely mixture of kinds, the shortest distances first, while `evicted` pages
-/// were evicted. Loops are included only if they improve the fit clearly: additional parameters
-/// always improve it a little.
+/// Returns the most likely mixture, shortest distances first. Loops must improve the fit clearly,
+/// because more parameters always improve it a little.
 fn kinds_of(seen: &[Counts; FROM.len()], evicted: f64) -> Vec<Kind> {
     let buckets = buckets_of(seen);
     let evicted = buckets.last().map_or(evicted, |bucket| evicted.max(bucket.to));
@@ -442,8 +406,7 @@ fn kinds_of(seen: &[Counts; FROM.len()], evicted: f64) -> Vec<Kind> {
     if likely_with - likely_without > LOOP_EXPLAINS { with } else { without }
 }
 
-/// Fits the mixture with or without loops. Returns the mixture and the mean log likelihood of a
-/// refault.
+/// Also returns the mean log likelihood of a refault.
 fn fit(buckets: &[Bucket], evicted: f64, with_loops: bool) -> (Vec<Kind>, f64) {
     let most = buckets.last().map_or(1.0, |bucket| bucket.to).log2();
     let mut kinds: Vec<Kind> = (KINDS_PER_OCTAVE..=(most * KINDS_PER_OCTAVE as f64) as usize + 1)
@@ -463,7 +426,6 @@ fn fit(buckets: &[Bucket], evicted: f64, with_loops: bool) -> (Vec<Kind>, f64) {
     let all: f64 = buckets.iter().flat_map(|bucket| bucket.returns).sum();
     let start = |kind: &Kind| if kind.is_loop { LOOP_LIKELY } else { 1.0 };
     let mut weights: Vec<f64> = kinds.iter().map(start).collect();
-    // Shares of a bucket's refaults by kind.
     let parts = |weights: &[f64], at: usize| -> Vec<f64> {
         let each: Vec<f64> = weights.iter().zip(&likely[at]).map(|(w, p)| w * p).collect();
         let sum: f64 = each.iter().sum::<f64>().max(f64::MIN_POSITIVE);
@@ -497,8 +459,7 @@ mod tests {
     const RESIDENT: u64 = 1000;
     const LEFT: u64 = 100_000;
 
-    /// Returns a run that waited one microsecond for each refault from the pool, with these
-    /// distances.
+    /// A run that waited 1 us for each refault from the pool.
     fn run(distances: impl Iterator<Item = f64>) -> Report {
         let mut pool = BTreeMap::<u64, u64>::new();
         for distance in distances {
@@ -523,14 +484,14 @@ mod tests {
         Curve::of(report).unwrap().spared(share)
     }
 
-    /// Returns exponentially distributed distances: many quantiles, once each.
+    /// Exponential distribution: many quantiles, once each.
     fn exponential(mean: f64, count: u64) -> impl Iterator<Item = f64> {
         (0..count).map(move |at| -mean * (1.0 - (at as f64 + 0.5) / count as f64).ln())
     }
 
     #[test]
     fn random_faults_fall_in_proportion_to_memory() {
-        // The number of evicted pages equals that of resident pages.
+        // As many pages are evicted as resident.
         let report = run(exponential(1000.0, LEFT));
         for (share, expected) in [(1.25, 0.25), (1.5, 0.5), (1.75, 0.75), (2.5, 1.0)] {
             let spared = spared(&report, share);
@@ -551,7 +512,7 @@ mod tests {
 
     #[test]
     fn hot_pages_are_kept_first() {
-        // A hundred hot pages with half of all refaults, five thousand cold ones with the rest.
+        // 100 hot pages with half of all refaults, 5000 cold ones with the rest.
         let hot = exponential(200.0, LEFT / 2);
         let report = run(hot.chain(exponential(10_000.0, LEFT / 2)));
         let with_the_hot = spared(&report, 1.1);

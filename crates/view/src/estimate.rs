@@ -1,4 +1,4 @@
-//! Estimates the budget with which a program takes a given multiple of its time without waits.
+//! The budget with which a program takes a given multiple of its time without waits.
 
 use crate::curve::Curve;
 use crate::report::Report;
@@ -7,26 +7,20 @@ use serde::Serialize;
 use softswap_engine::api::settings::{MIN_MEMORY_BYTES, SPARE_BYTES, SPARE_PART};
 use softswap_engine::base::stats::StopReason;
 
-/// Bounds of the search, as shares of the run's budget.
-/// Below the first one a program may thrash, which the run's figures do not show.
+/// Shares of the run's budget. Below the first one a program may thrash unnoticed.
 const MIN_SHARE: f64 = 0.75;
 const MAX_SHARE: f64 = 8.0;
 const STEPS: u32 = 24;
-/// Sizes are rounded up to a multiple of 1 MiB.
 const MIB: u64 = 1 << 20;
 
-/// A budget and the slowdown that is expected with it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimate {
-    /// A multiple of 1 MiB.
     pub memory_bytes: u64,
-    /// Run time as a multiple of that without waits for memory.
+    /// Multiple of the run time without waits for memory.
     pub slowdown: f64,
-    /// Requested slowdown.
     pub slowdown_limit: f64,
-    /// True if a smaller budget may suffice, which the run's figures cannot show.
+    /// A smaller budget may suffice, which the run's figures cannot show.
     pub is_at_most: bool,
-    /// Budget and slowdown of the run that the estimate is based on.
     pub run_memory_bytes: u64,
     pub run_slowdown: f64,
 }
@@ -43,8 +37,7 @@ pub fn size_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     }
 }
 
-/// Returns the largest budget that fits and what makes a larger one possible, if this one does not
-/// fit.
+/// Returns the largest budget that fits and the remedy, if this budget does not fit.
 #[must_use]
 pub fn too_large(largest_bytes: Option<u64>, budget_bytes: u64) -> Option<String> {
     let largest_mib = largest_bytes.filter(|largest| *largest < budget_bytes)? / MIB;
@@ -54,7 +47,7 @@ pub fn too_large(largest_bytes: Option<u64>, budget_bytes: u64) -> Option<String
     ))
 }
 
-/// Returns the end of a sentence that advises a budget: [`too_large`], or nothing if it fits.
+/// Returns the end of a sentence that advises a budget.
 #[must_use]
 pub fn if_too_large(largest_bytes: Option<u64>, budget_bytes: u64) -> String {
     too_large(largest_bytes, budget_bytes).map_or_else(String::new, |why| format!(", but {why}"))
@@ -96,7 +89,7 @@ fn smallest_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
         (point.is_known, slowdown(point.stalled_ns), point.budget_bytes)
     };
     let is_enough = |share: f64| matches!(at(share), (true, it, _) if it <= slowdown_limit);
-    // With its whole memory in DRAM the program sleeps, so more is never needed.
+    // With its whole memory in DRAM the program sleeps.
     let whole_bytes =
         if report.tree.is_none() { asleep_bytes(report.mapped_peak_bytes) } else { u64::MAX };
     let whole_share = whole_bytes as f64 / report.budget_bytes.max(1) as f64;
@@ -116,13 +109,12 @@ fn smallest_for(report: &Report, slowdown_limit: f64) -> Result<Estimate, String
     Ok(of(memory_bytes, expected, !is_known || below <= slowdown_limit))
 }
 
-/// Returns the budget with which a program that maps this much memory sleeps: the spare part of the
-/// budget stays free.
+/// Returns the budget with which a program sleeps: the spare part stays free.
 pub(crate) fn asleep_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes + SPARE_BYTES) / (SPARE_PART - 1) * SPARE_PART
 }
 
-/// Returns the largest share that is not enough and the smallest that is, by bisection.
+/// Bisects. Returns the largest share that is not enough, and the smallest that is.
 fn boundary(is_enough: impl Fn(f64) -> bool) -> (f64, f64) {
     let (mut low, mut high) = (MIN_SHARE, MAX_SHARE);
     for _ in 0..STEPS {
@@ -136,14 +128,13 @@ fn boundary(is_enough: impl Fn(f64) -> bool) -> (f64, f64) {
     (low, high)
 }
 
-/// Returns the slowdown of the run itself, by its waits for memory.
 #[must_use]
 pub fn slowdown(report: &Report) -> f64 {
     let own_s = report.wall_s - report.lost_s();
     report.wall_s / own_s.max(report.wall_s / 1000.0).max(f64::MIN_POSITIVE)
 }
 
-/// Returns the size and the slowdown of a run with too few refaults for a curve.
+/// Size and slowdown of a run with too few refaults for a curve.
 fn fitting(report: &Report, slowdown_limit: f64) -> Result<(u64, f64), String> {
     let mapped_bytes = if report.slept { report.mapped_peak_bytes } else { 0 };
     let used_bytes = report.used_peak_bytes_of_all().max(mapped_bytes);
@@ -167,8 +158,8 @@ mod tests {
     use super::*;
     use crate::report::{History, Outcome, Tier};
 
-    /// Returns a run of ten seconds with 16,000 resident pages and as many evicted ones, touched at
-    /// random, that waited for half of its time.
+    /// Ten seconds, half of them waiting. As many evicted as resident pages (16,000), touched at
+    /// random.
     fn run() -> Report {
         let (budget_bytes, count) = (16_000 * 4096, 100_000);
         let bucket = |at: u64| (2048 << at, count >> at.abs_diff(3).max(1));

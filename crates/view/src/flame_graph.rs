@@ -1,5 +1,4 @@
-//! A flame graph (Gregg, 2011) as SVG: the call tree, with widths by cost. It has no scripts. The
-//! browser shows full names as tooltips.
+//! A flame graph (Gregg, 2011) as SVG, without scripts. Tooltips show full names.
 
 use crate::page::escaped;
 use std::collections::BTreeMap;
@@ -10,22 +9,18 @@ const MARGIN: f64 = 10.0;
 const ROW: f64 = 17.0;
 const HEAD: f64 = 44.0;
 const FOOT: f64 = 24.0;
-/// Width of a character in the monospaced font.
 const LETTER: f64 = 7.0;
-/// Width below which a frame is omitted.
+/// Narrower frames are omitted.
 const MIN: f64 = 0.4;
-/// Maximum number of rows above the first.
 const MAX_ROWS: usize = 120;
 
-/// A function and its callees, with their total cost.
 #[derive(Default)]
 struct Frame {
     took: u64,
     calls: BTreeMap<String, Frame>,
 }
 
-/// Draws stacks, each from the outermost function to the innermost, with its cost. `unit` formats a
-/// cost.
+/// Draws stacks with their costs, outermost function first.
 #[must_use]
 pub fn svg(
     title: &str,
@@ -79,7 +74,6 @@ impl Frame {
 struct Drawing<'t> {
     text: &'t mut String,
     all: u64,
-    /// Width per unit of cost.
     scale: f64,
     bottom: f64,
     unit: fn(u64) -> String,
@@ -122,7 +116,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Returns a warm colour that depends only on the name.
+/// Warm, and depends only on the name.
 fn color(name: &str) -> String {
     let hash = name
         .bytes()
@@ -139,7 +133,6 @@ mod tests {
         (names.iter().map(ToString::to_string).collect(), took)
     }
 
-    /// Returns left edge and width of the frame with a title.
     fn place(svg: &str, name: &str) -> (f64, f64) {
         let line = svg.lines().find(|line| line.contains(&format!("<title>{name} (")));
         let line = line.unwrap_or_else(|| panic!("{name}: {svg}"));

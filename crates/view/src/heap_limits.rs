@@ -3,18 +3,17 @@
 use crate::report::Report;
 use crate::units::bytes;
 
-/// Divisor: a program that used half of its limit may have reached the limit.
+/// A program that used half of its limit may have reached the limit.
 const NOTABLE_PART: u64 = 2;
 const MIB: u64 = 1 << 20;
 
 struct Runtime {
     program: &'static str,
-    /// Divisor of the memory that the runtime sees, and the largest default limit.
+    /// Divisor of the memory that the runtime sees.
     part: u64,
     max_bytes: u64,
-    /// Options that set the limit.
     options: &'static [&'static str],
-    /// Text of the recommended option before and after a number of MiB.
+    /// Text before and after a number of MiB.
     option: [&'static str; 2],
 }
 
@@ -29,15 +28,15 @@ const RUNTIMES: [Runtime; 2] = [
     Runtime {
         program: "node",
         part: 4,
-        // V8's largest default limit. On machines below 15 GiB it is 2 GiB, which is ignored here.
+        // Below 15 GiB of memory it is 2 GiB, which is ignored here.
         max_bytes: 4 << 30,
         options: &["--max-old-space-size", "--max-heap-size"],
         option: ["--max-old-space-size=", ""],
     },
 ];
 
-/// Returns a line if the program is one of [`RUNTIMES`], may have reached its limit, and the budget
-/// and the swap areas allow at least twice the limit.
+/// Returns a line if one of [`RUNTIMES`] may have reached its limit, and budget and swap areas
+/// allow at least twice the limit.
 pub(crate) fn line(report: &Report) -> Option<String> {
     let runtime = RUNTIMES.iter().find(|runtime| runtime.program == report.name())?;
     let is_set = |argument: &String| runtime.options.iter().any(|it| argument.starts_with(it));
@@ -47,7 +46,7 @@ pub(crate) fn line(report: &Report) -> Option<String> {
     let advertised_bytes = report.advertised_bytes.filter(|bytes| *bytes > 0);
     let seen_bytes = advertised_bytes.or(report.machine.as_ref().map(|it| it.dram_bytes))?;
     let limit_bytes = (seen_bytes / runtime.part).min(runtime.max_bytes);
-    // The collector needs some of this memory for itself.
+    // Some is for the collector itself.
     let usable_bytes = report.usable_bytes? / 4 * 3;
     let ratio = report.compression_ratio.unwrap_or(1.0);
     let pooled_bytes = (report.pool_peak_bytes as f64 * ratio) as u64;

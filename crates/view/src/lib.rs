@@ -1,5 +1,4 @@
-//! Presentation of programs under softswap, for users and for monitoring. Contains no data
-//! collection: the command passes the data in (`tree`).
+//! Presentation of programs under softswap. The command passes the data in (`tree`).
 #![forbid(unsafe_code)]
 
 pub mod units;

@@ -1,4 +1,4 @@
-//! Metrics in Prometheus's text format, with its naming conventions and base units.
+//! Metrics in Prometheus's text format.
 
 use crate::reading::Reading;
 use crate::tree::{Process, Shared, State, Tree};
@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Exponents of the upper bounds of latency buckets: 2^8 ns (256 ns) to 2^30 ns (about 1 s), every
-/// second one. Each is also a bound of the engine's buckets.
+/// Upper bounds of buckets: 2^8 ns to 2^30 ns (about 1 s), every second exponent. Each is also a
+/// bound of the engine's buckets.
 const OCTAVES: std::ops::RangeInclusive<usize> = 8..=30;
 const STEP: usize = 2;
 const BUCKETS_PER_OCTAVE: usize = 4;
@@ -19,7 +19,6 @@ enum Kind {
     Counter,
 }
 
-/// A figure of each awake process.
 struct Metric {
     name: &'static str,
     kind: Kind,
@@ -79,7 +78,6 @@ const METRICS: [Metric; 17] = [
 
 const LATENCY: &str = "softswap_fault_duration_seconds";
 
-/// A figure of each tree with one budget.
 type OfTree = (&'static str, Kind, &'static str, fn(&Shared) -> u64);
 
 const OF_TREES: [OfTree; 4] = [
@@ -132,8 +130,7 @@ fn all(trees: &[Tree]) -> impl Iterator<Item = (&Tree, &Process)> {
     trees.iter().flat_map(|tree| tree.processes.iter().map(move |process| (tree, process)))
 }
 
-/// Writes a metric with the labels and the value of each sample. (Writing to a String cannot fail,
-/// here and below.)
+/// Writing to a String cannot fail, here and below.
 fn write(
     text: &mut String,
     name: &str,
@@ -156,7 +153,6 @@ fn labels(tree: &Tree, process: &Process) -> String {
     format!("root=\"{root}\",pid=\"{pid}\",process=\"{}\"", escaped(&process.name))
 }
 
-/// Escapes a label's value as Prometheus requires.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -173,7 +169,7 @@ fn states(tree: &Tree) -> [(String, f64); 3] {
     states.map(|(state, count)| (format!("root=\"{}\",state=\"{state}\"", tree.root), count))
 }
 
-/// Writes faults by tier and latency. Sums use the middle of each of the engine's buckets.
+/// Sums use the middle of each of the engine's buckets.
 fn latencies(text: &mut String, trees: &[Tree]) {
     let help = "Duration of faults, by the tier of the page.";
     let _ = writeln!(text, "# HELP {LATENCY} {help}\n# TYPE {LATENCY} histogram");

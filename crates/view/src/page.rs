@@ -1,4 +1,4 @@
-//! A report as a self-contained HTML page, without scripts or network access.
+//! A report as a self-contained HTML page, without scripts.
 
 use crate::advice;
 use crate::curve::Curve;
@@ -29,11 +29,11 @@ dt{font-weight:600;float:left;clear:left;width:5em}dd{margin:0 0 .2em 5em}\
 @media(prefers-color-scheme:dark){svg text{fill:#ddd}svg [stroke='#000000']{stroke:#999}\
 svg rect[fill='#FFFFFF']{fill:#222}}";
 
-/// Start of the report's JSON in its page: a data block that browsers do not execute.
+/// A data block, which browsers do not execute.
 const JSON_START: &str = "<script type=\"application/json\" id=\"report\">";
 const JSON_END: &str = "</script>";
 
-/// Returns the page of a report, which contains the report's JSON.
+/// The page contains the report's JSON.
 ///
 /// # Errors
 /// If `json` is not a report.
@@ -41,7 +41,7 @@ pub fn of(json: &str) -> Result<String, serde_json::Error> {
     Ok(page(&Report::read(json)?, json))
 }
 
-/// Returns the JSON in a page; `None` if the page has none.
+/// `None` if the page has no JSON.
 #[must_use]
 pub fn json_in(page: &str) -> Option<&str> {
     let (_, rest) = page.split_once(JSON_START)?;
@@ -72,12 +72,11 @@ fn page(report: &Report, json: &str) -> String {
     body += &other_budgets(report);
     body += &plots_of(report);
     body += &tables(report);
-    // In JSON, `<` occurs only in strings, where it can be escaped.
+    // Only strings contain `<`, which can be escaped there.
     let _ = writeln!(body, "{JSON_START}{}{JSON_END}", json.replace('<', "\\u003c"));
     document(&format!("softswap: {}", report.name()), &body)
 }
 
-/// Returns a complete HTML document.
 pub(crate) fn document(title: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -106,7 +105,7 @@ fn tiles(report: &Report) -> String {
         ("at most used of the budget", bytes(report.used_peak_bytes_of_all())),
     ];
     match &report.tree {
-        // Figures of the first process alone could be mistaken for those of the whole tree.
+        // Figures of the first process could be mistaken for the tree's.
         Some(tree) if report.is_dominated_by_descendants() => {
             all.push(("processes at a time", count(tree.processes_peak as u64)));
             all.push(("faults on swapped-out pages", count(tree.faults())));
@@ -126,7 +125,6 @@ fn tiles(report: &Report) -> String {
     format!("<div class=\"tiles\">\n{}</div>\n", tiles.collect::<String>())
 }
 
-/// Returns the estimates for larger and smaller budgets.
 fn other_budgets(report: &Report) -> String {
     let curve = Curve::of(report).filter(|_| !report.is_dominated_by_descendants());
     let Some(curve) = curve else { return String::new() };
@@ -167,8 +165,7 @@ fn plots_of(report: &Report) -> String {
     text
 }
 
-/// Returns the suffix for titles of figures that include only the first process; empty unless other
-/// processes waited more.
+/// Empty unless other processes waited more than the first.
 fn of_first(report: &Report) -> String {
     match report.is_dominated_by_descendants() {
         true => format!(", of the first process ({})", report.name()),
@@ -176,7 +173,7 @@ fn of_first(report: &Report) -> String {
     }
 }
 
-/// Returns true unless other processes waited more and the first process was idle.
+/// False if other processes waited more and the first was idle.
 fn shows_first_process(report: &Report) -> bool {
     !(report.is_dominated_by_descendants() && report.first_was_idle())
 }
@@ -205,7 +202,6 @@ pub(crate) fn amounts(name: &str, at: &[f64], values: &[u64]) -> Series {
     series(name, at, values.iter().map(|value| *value as f64))
 }
 
-/// Returns the rate per second of a counter between samples.
 pub(crate) fn rate(name: &str, at: &[f64], counted: &[u64]) -> Series {
     let pairs = at.windows(2).zip(counted.windows(2));
     let rates = pairs.filter(|(at, _)| at[1] > at[0]).map(|(at, counts)| {
@@ -216,14 +212,12 @@ pub(crate) fn rate(name: &str, at: &[f64], counted: &[u64]) -> Series {
     Series { name: name.into(), points: rates.collect() }
 }
 
-/// Returns the waits of all threads per unit of time, capped at 1.
 pub(crate) fn stalled(name: &str, at: &[f64], stalled_ns: &[u64]) -> Series {
     let mut series = rate(name, at, stalled_ns);
     series.points.iter_mut().for_each(|(_, value)| *value = (*value / 1e9).min(1.0));
     series
 }
 
-/// Returns the DRAM in use by purpose.
 fn dram(at: &[f64], of: &Columns) -> Vec<Series> {
     let used = of.used_bytes.iter().zip(&of.resident_bytes).zip(&of.pool_bytes);
     let other = used
@@ -269,7 +263,6 @@ fn history_plots(history: &History) -> Vec<Plot> {
     ]
 }
 
-/// Plots the share of each tier's faults that took at most a given latency.
 fn latencies(report: &Report) -> Plot {
     let lines = TIERS.iter().filter_map(|tier| {
         let buckets = report.latencies.get(*tier).filter(|buckets| !buckets.is_empty())?;
@@ -437,7 +430,7 @@ pub(crate) fn table(titles: &[&str], rows: impl Iterator<Item = Vec<String>>) ->
     text + "</table></div>\n"
 }
 
-/// Returns true for characters that are invisible or change the text's direction.
+/// Invisible, or changes the text's direction.
 fn is_hidden(sign: char) -> bool {
     let turns = ['\u{202A}'..='\u{202E}', '\u{2066}'..='\u{2069}'];
     (sign.is_control() && sign != '\n') || turns.iter().any(|range| range.contains(&sign))

@@ -1,4 +1,4 @@
-//! Tests of the page, for reports of every kind.
+//! Tests of the page.
 
 use super::*;
 use crate::report::{Process, Tier, Tree, TreeHistory};
@@ -61,10 +61,10 @@ fn page_has_every_plot_and_no_external_resource() {
         assert_eq!(page.matches("</svg>").count(), 6);
         assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt; a &amp; b"));
-        // Plots of several series have a legend outside the SVG.
+        // Legends are outside the SVG, for plots of several series.
         assert_eq!(page.matches("class=\"legend\"").count(), 3, "{page}");
         assert!(TIERS.iter().all(|tier| page.contains(&format!("<dt>{tier}</dt>"))));
-        // The name of the XML namespace is not a link.
+        // The XML namespace is not a link.
         let addresses = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!addresses.contains("http:") && !addresses.contains("https:"));
         assert!(page.len() < 1 << 20, "{}", page.len());
@@ -109,7 +109,6 @@ fn sparse_and_large_reports_are_rendered() {
     assert!(page.contains("<p>30 more processes are not shown, with 0 faults"));
 }
 
-/// Returns the report of a shell whose children did the work.
 fn tree_of_a_shell() -> Report {
     let rising: Vec<u64> = (0..20).map(|at| at * 1000).collect();
     let by_tier: BTreeMap<_, _> = TIERS.map(|name| (name.to_string(), rising.clone())).into();
@@ -149,7 +148,6 @@ fn tree_page_shows_first_process_only_if_active() {
     for title in ["Pages swapped out", "io_uring", "first process", "How long faults took"] {
         assert!(!page.contains(title), "{title}");
     }
-    // A shell that had a few faults.
     let shell = run(20, 5.0);
     let busy = Report {
         faults: shell.faults,

@@ -8,7 +8,7 @@ const WIDTH: u32 = 720;
 const HEIGHT: u32 = 260;
 const FONT: (&str, u32) = ("sans-serif", 14);
 
-/// Colours that colour-blind people can distinguish (Okabe and Ito).
+/// Distinguishable by colour-blind people (Okabe and Ito).
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 158, 115),
     RGBColor(86, 180, 233),
@@ -24,14 +24,11 @@ pub(crate) enum Unit {
     Bytes,
     BytesPerSecond,
     PerSecond,
-    /// Share from 0 to 1.
     Share,
     Seconds,
-    /// Common logarithm of nanoseconds.
     LogNanoseconds,
 }
 
-/// Points of a line or an area.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     pub(crate) name: String,
@@ -43,10 +40,8 @@ pub(crate) struct Plot {
     pub(crate) title: &'static str,
     pub(crate) x: Unit,
     pub(crate) y: Unit,
-    /// True to stack the series as areas.
     pub(crate) is_stacked: bool,
     pub(crate) series: Vec<Series>,
-    /// Limit, drawn as a line.
     pub(crate) bound: Option<Series>,
 }
 
@@ -72,17 +67,15 @@ impl Unit {
     }
 }
 
-/// An axis, scaled to a readable unit.
 #[derive(Debug, Clone, Copy)]
 struct Axis {
     unit: Unit,
-    /// Number of base units (bytes) in one displayed unit.
     one: f64,
     name: &'static str,
 }
 
 impl Axis {
-    /// Returns an axis with a unit suitable for values up to `most`.
+    /// Chooses a readable unit for values up to `most`.
     fn of(unit: Unit, most: f64) -> Axis {
         if !matches!(unit, Unit::Bytes | Unit::BytesPerSecond) {
             return Axis { unit, one: 1.0, name: "" };
@@ -105,7 +98,7 @@ impl Axis {
 }
 
 impl Plot {
-    /// Returns the SVG, or an HTML paragraph with the error.
+    /// On an error returns an HTML paragraph.
     pub(crate) fn svg(&self) -> String {
         let mut text = String::new();
         let drawn = {
@@ -149,7 +142,7 @@ impl Plot {
             .y_label_formatter(&|value| y.text(*value))
             .label_style(FONT)
             .draw()?;
-        // Draw the highest area first, because later ones cover its lower part.
+        // Later areas cover the lower part of earlier ones.
         let order: Vec<usize> = match self.is_stacked {
             true => (0..series.len()).rev().collect(),
             false => (0..series.len()).collect(),
@@ -170,7 +163,7 @@ impl Plot {
         Ok(())
     }
 
-    /// Returns the legend's entries; none for a single series.
+    /// Empty for a single series.
     pub(crate) fn legend(&self) -> Vec<Key<'_>> {
         let of = |name, RGBColor(r, g, b), is_line| Key {
             name,
@@ -195,7 +188,7 @@ fn color_of(at: usize) -> RGBColor {
     COLORS[at % COLORS.len()]
 }
 
-/// Adds to each series the sum of the series before it.
+/// Adds to each series those before it.
 fn stacked(series: &[Series]) -> Vec<Series> {
     let mut below: Vec<f64> = Vec::new();
     let mut lifted = Vec::with_capacity(series.len());
@@ -210,7 +203,6 @@ fn stacked(series: &[Series]) -> Vec<Series> {
     lifted
 }
 
-/// Returns the minimum and the maximum of the finite values.
 fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let sound = values.filter(|value| value.is_finite());
     let (low, high) =

@@ -7,11 +7,10 @@ use softswap_engine::base::stats::{TIERS, Tier};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Rates per second between two samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rates {
     pub faults: [f64; TIERS.len()],
-    /// Share of the busy threads' time in which they waited for pages, 0 to 1.
+    /// Share of the busy threads' time, 0 to 1.
     pub stalled: f64,
     pub read_bytes: f64,
     pub written_bytes: f64,
@@ -19,20 +18,17 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the faults per second on pages of a tier.
     #[must_use]
     pub fn faults_of(&self, tier: Tier) -> f64 {
         self.faults[tier as usize]
     }
 
-    /// Returns the refaults per second.
     #[must_use]
     pub fn returns(&self) -> f64 {
         TIERS.into_iter().filter(|tier| *tier != Tier::Zero).map(|it| self.faults_of(it)).sum()
     }
 }
 
-/// Cumulative figures of a process, at one time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Done {
     pub reading: Reading,
@@ -46,8 +42,8 @@ impl Done {
         Some(Done { reading, cpu: process.cpu, threads: process.threads })
     }
 
-    /// Returns the changes since `before`, which was taken `wall` earlier. If the counters have
-    /// restarted at 0, as after exec, all counts are changes.
+    /// `before` was taken `wall` earlier. If the counters have restarted (exec), all counts are
+    /// changes.
     #[must_use]
     pub fn since(&self, before: &Done, wall: Duration) -> Changes {
         let (now, then) = (&self.reading, &before.reading);
@@ -73,7 +69,6 @@ impl Done {
     }
 }
 
-/// Changes of the figures during an interval.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Changes {
     pub wall: Duration,
@@ -89,7 +84,6 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Returns the time that threads waited for pages of a tier.
     #[must_use]
     pub fn waited(&self, tier: Tier) -> Duration {
         Duration::from_nanos(self.waited_ns[tier as usize])
@@ -121,15 +115,13 @@ impl Changes {
     }
 }
 
-/// Computes rates between successive samples.
 #[derive(Debug, Default)]
 pub struct Comparison {
     before: HashMap<u32, (Duration, Done)>,
 }
 
 impl Comparison {
-    /// Takes a sample at time `at`. Returns the rates of each process that was in the previous
-    /// sample, and their sum for each tree.
+    /// Returns rates of processes that were in the previous sample, and their sum by tree.
     pub fn update(&mut self, at: Duration, trees: &[Tree]) -> Compared {
         let (mut compared, mut seen) = (Compared::default(), HashMap::new());
         for tree in trees {

@@ -2,24 +2,22 @@
 
 use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
 
-/// Figures for the views, read from the counters one after the other.
+/// Figures read one after the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     pub budget_bytes: u64,
-    /// Memory charged to the budget.
     pub used_bytes: u64,
     pub resident_bytes: u64,
-    /// DRAM of the compressed pool: whole slabs.
+    /// Whole slabs.
     pub pool_bytes: u64,
     pub pool_pages: u64,
-    /// Compressed bytes of the pages in the slabs.
+    /// Compressed, in the slabs.
     pub pool_stored_bytes: u64,
     pub disk_bytes: u64,
     pub mapped_bytes: u64,
-    /// Faults per tier. Counts from here to `polled_ns` are cumulative since the start.
+    /// This and the counts up to `polled_ns` are cumulative since the start.
     pub faults: [u64; TIERS.len()],
     pub waited_ns: [u64; TIERS.len()],
-    /// Sum over all threads.
     pub stalled_ns: u64,
     pub pages_out: u64,
     pub pages_same_filled: u64,
@@ -29,12 +27,12 @@ pub struct Reading {
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub direct_reclaims: u64,
-    /// Errors of the disk, and pages that failed verification.
+    /// Including pages that failed verification.
     pub errors: u64,
-    /// CPU time of waits for reads, including polling.
+    /// CPU time of waits for reads.
     pub polled_ns: u64,
     pub engine_threads: u64,
-    /// Mappings created by page protection, and their limit; both 0 with userfaultfd.
+    /// Created by page protection; 0 with userfaultfd.
     pub mappings: u64,
     pub mappings_limit: u64,
 }
@@ -48,7 +46,7 @@ impl Reading {
         Reading {
             budget_bytes: get(C::BudgetBytes),
             used_bytes: get(C::UsedBytes),
-            // A sleeping process has no resident count, so use its committed memory.
+            // A sleeping process has no resident count; show committed memory.
             resident_bytes: get(if get(C::Asleep) != 0 { C::UsedBytes } else { C::ResidentBytes }),
             pool_bytes: get(C::PoolUsedBytes),
             pool_pages: get(C::PoolObjects),
@@ -74,14 +72,13 @@ impl Reading {
         }
     }
 
-    /// Returns the part of the budget that is neither resident pages nor the pool: tables, buffers,
-    /// pages in transit, pages on standby.
+    /// Returns the rest of the budget: tables, buffers, pages in transit and on standby.
     #[must_use]
     pub fn other_bytes(&self) -> u64 {
         self.used_bytes.saturating_sub(self.resident_bytes + self.pool_bytes)
     }
 
-    /// Returns bytes before over bytes after compression, of all pages stored in the pool.
+    /// Bytes before over bytes after, of all pages stored in the pool.
     #[must_use]
     pub fn compression_ratio(&self) -> Option<f64> {
         let before = self.pages_pooled * softswap_sys::PAGE_SIZE as u64;

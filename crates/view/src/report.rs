@@ -1,5 +1,4 @@
-//! The report of a run (`softswap run --report`), and figures of a running program in the same
-//! form.
+//! The report of a run (`softswap run --report`), or of a running program.
 
 use crate::sections::{Areas, Bounce, Mappings, Polling, Pool};
 use crate::stall;
@@ -8,15 +7,13 @@ use softswap_shared::ledger::{Counts, Sizes};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Version of the report. Incremented whenever a key changes its meaning or is removed.
+/// Incremented if a key is removed or changes its meaning.
 pub const SCHEMA: u32 = 1;
 
-/// Tiers by increasing cost.
 pub(crate) const TIERS: [&str; 6] = ["zero", "staged", "standby", "filled", "pool", "disk"];
 
-/// All figures of a run: the report's keys. Fields that an older softswap did not write are empty.
-///
-/// Each peak is of one figure; peaks need not coincide.
+/// The report's keys. Fields that an older softswap did not write are empty. Peaks need not
+/// coincide.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
@@ -27,79 +24,71 @@ pub struct Report {
     pub softswap_version: String,
     pub program: Vec<String>,
     pub outcome: Outcome,
-    /// As in a shell: the exit status, or 128 plus the signal; `null` while the program runs.
+    /// The status, or 128 plus the signal; `null` while the program runs.
     pub exit_status: Option<u8>,
     pub wall_s: f64,
-    /// CPU time of the program and all its descendants; `null` while the program runs.
+    /// CPU time with all descendants; `null` while the program runs.
     pub cpu_s: Option<f64>,
-    /// Maximum number of threads of the program, without the engine's; `null` if it exited before
-    /// the first sample.
+    /// Excludes the engine's threads; `null` if the program exited before the first sample.
     pub threads_peak: Option<u32>,
-    /// True if an engine was started in the program. Otherwise the rest is 0.
+    /// If false, the rest is 0.
     pub engine_started: bool,
-    /// True if the program slept to its end: its committed memory fitted the budget.
     pub slept: bool,
-    /// Figures of all processes of the tree, if they shared one budget.
+    /// Figures of all processes, if they shared one budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<Tree>,
-    /// Processes that ran without the runtime, if any did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmanaged: Option<Unmanaged>,
-    /// Code of the reason for which softswap stopped the program; `null` otherwise.
+    /// A code if softswap stopped the program; `null` otherwise.
     pub stop_reason: Option<u64>,
     pub budget_bytes: u64,
-    /// Memory size shown to the program (`--tell`); 0: the machine's; `null` while it runs.
+    /// Shown to the program (`--tell`); 0: the machine's; `null` while it runs.
     pub advertised_bytes: Option<u64>,
     /// Budget and swap areas together; `null` while it runs.
     pub usable_bytes: Option<u64>,
-    /// Largest budget that fitted the machine's and the control groups' available memory at the
-    /// start; `null` while it runs.
+    /// Fitted the machine's and the control groups' available memory; `null` while it runs.
     pub largest_budget_bytes: Option<u64>,
     pub budget_peak_bytes: u64,
-    /// Memory charged to the budget at the last sample, and its peak.
+    /// Charged to the budget at the last sample.
     pub used_bytes: u64,
     pub used_peak_bytes: u64,
     pub fixed_bytes: u64,
     pub metadata_peak_bytes: u64,
-    /// Peak of the program's mapped memory in the managed window.
     pub mapped_peak_bytes: u64,
     pub resident_peak_bytes: u64,
     pub pool_peak_bytes: u64,
-    /// Swap slots in use at the last sample, and their peak.
+    /// Swap slots at the last sample.
     pub disk_bytes: u64,
     pub disk_peak_bytes: u64,
     pub swap_file_bytes: u64,
-    /// Memory of the process outside the budget; `null` if it exited before the first sample.
+    /// `null` if the process exited before the first sample.
     #[serde(alias = "beside")]
     pub outside_budget: Option<OutsideBudget>,
-    /// SIGBUS and SIGSYS delivered to the program.
+    /// SIGBUS and SIGSYS.
     pub signals_passed_on: u64,
     pub pages_out: u64,
     pub pages_same_filled: u64,
     pub pages_pooled: u64,
-    /// Pages that compress too little for the pool.
     pub pages_incompressible: u64,
     pub pages_written: u64,
     pub pages_read: u64,
     pub pages_read_ahead: u64,
-    /// Windows of pages read ahead that their stream has reached, and windows that it has not.
+    /// Windows of readahead that their stream has reached or not.
     pub windows_reached: u64,
     pub windows_lost: u64,
-    /// Same-filled pages over evicted pages; `null` if none was evicted.
+    /// Share of evicted pages; `null` if there are none.
     pub same_filled_share: Option<f64>,
-    /// Bytes before over bytes after compression; `null` without compression.
+    /// Bytes before over bytes after; `null` without compression.
     pub compression_ratio: Option<f64>,
-    /// By the tier of the page at the fault.
     pub faults: BTreeMap<String, Tier>,
-    /// For each tier, pairs of a latency bucket's lower bound in ns and its count; empty buckets
-    /// are omitted.
+    /// For each tier, pairs of a bucket's lower bound in ns and its nonzero count.
     pub latencies: BTreeMap<String, Vec<(u64, u64)>>,
-    /// Refaults from the pool (including same-filled pages), from the disk, and of incompressible
-    /// pages: pairs of a refault distance bucket's lower bound and its count.
+    /// Refaults from the pool (with same-filled pages), from the disk, and of incompressible pages:
+    /// pairs of a distance bucket's lower bound and its count.
     pub returns: BTreeMap<String, Vec<(u64, u64)>>,
     pub bytes_written: u64,
     pub bytes_read: u64,
-    /// Sum over all threads of the program.
+    /// Sum over all threads.
     pub stalled_ns: u64,
     pub direct_reclaims: u64,
     /// Batches that the program's threads evicted ahead of demand.
@@ -112,35 +101,31 @@ pub struct Report {
     pub unpack_errors: u64,
     pub uses_io_uring: bool,
     pub uses_direct_io: bool,
-    /// True if all areas are in the memory of other machines.
     pub is_remote: bool,
     pub uses_move: bool,
     /// "userfaultfd" or "protection"; `null` without an engine.
     pub fault_mechanism: Option<String>,
     /// `null` with userfaultfd.
     pub mappings: Option<Mappings>,
-    /// True if the kernel has registered the pages of most bounce buffers.
     pub uses_fixed_buffers: bool,
     pub bounce: Bounce,
-    /// True if pages on the disk are encrypted.
     pub encrypts: bool,
-    /// True if the key could not be locked in memory, so that the kernel may swap it out.
+    /// The kernel may swap the key out.
     pub key_unlocked: bool,
     pub pool: Pool,
     pub areas: Areas,
     pub polling: Polling,
-    /// By direction and size: `read_4096` for reads from 4 KiB to below 8 KiB.
+    /// Keys are direction and size: `read_4096` from 4 KiB to below 8 KiB.
     pub transfers: BTreeMap<String, Tier>,
     /// Empty for a running process.
     #[serde(skip_serializing_if = "History::is_empty")]
     pub history: History,
-    /// Settings at the start, or of a running process, by their keys in `softswap ctl`.
+    /// Settings at the start (or now, if running) by their keys in `softswap ctl`.
     pub settings: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
 }
 
-/// Exit status or signal of the program, unless it is still running.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
@@ -154,7 +139,7 @@ pub struct Outcome {
     pub signal_name: Option<String>,
 }
 
-/// Faults of one tier, or transfers of one size; without any the times are `null`.
+/// Faults of one tier, or transfers of one size; times are `null` if there are none.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tier {
@@ -163,31 +148,25 @@ pub struct Tier {
     pub p99_ns: Option<u64>,
 }
 
-/// Memory outside the budget: peaks of each field over the samples, or current values.
+/// Peaks by field, or current values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutsideBudget {
-    /// Sum of the fields below.
     pub total_bytes: u64,
-    /// Private memory not managed by the engine: `RssAnon` minus the memory charged to the budget.
+    /// `RssAnon` minus the memory charged to the budget.
     pub anonymous_bytes: u64,
     /// `RssShmem`.
     pub shared_bytes: u64,
     /// `RssFile`: code and mapped files.
     pub file_bytes: u64,
-    /// True if the process had become, by exec, a program without the runtime.
     pub left_by_exec: bool,
 }
 
-/// Processes without the runtime.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unmanaged {
-    /// Number of processes found.
     pub processes: u64,
-    /// Peak of the sum of private memory.
     pub anonymous_peak_bytes: u64,
-    /// Processes with the largest peaks.
     pub largest: Vec<UnmanagedProcess>,
 }
 
@@ -196,29 +175,23 @@ pub struct Unmanaged {
 pub struct UnmanagedProcess {
     pub pid: u32,
     pub name: String,
-    /// Private memory (`RssAnon`): now, and its peak over the samples.
     pub anonymous_bytes: u64,
     pub anonymous_peak_bytes: u64,
 }
 
-/// Peaks of a tree over its samples.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tree {
     pub budget_bytes: u64,
     pub budget_peak_bytes: u64,
-    /// Peak of the memory used by all processes.
     pub used_peak_bytes: u64,
     pub processes_peak: usize,
     pub turns: u64,
-    /// Processes kept, by decreasing usage.
     pub largest: Vec<Process>,
     pub left_out: LeftOut,
-    /// Sum over all processes.
     pub faults_by_tier: BTreeMap<String, u64>,
 }
 
-/// Sums of processes that are not listed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LeftOut {
@@ -235,20 +208,20 @@ pub struct Process {
     pub pid: u32,
     pub name: String,
     pub granted_bytes: u64,
-    /// 0 if the process publishes nothing, like a forked child that needs little.
+    /// 0 if the process publishes nothing, like a small forked child.
     pub used_bytes: u64,
     pub used_peak_bytes: u64,
-    /// Refaults, and the time for which threads waited for them.
+    /// Refaults, and the waits for them.
     pub faults: u64,
     pub stalled_ns: u64,
-    /// Not in JSON, nor in answers of the control socket, which have no space for the counts.
+    /// Not in JSON nor on the control socket, which have no space.
     #[serde(skip)]
     pub counts: Counts,
     #[serde(skip)]
     pub sizes: Sizes,
 }
 
-/// A column for each figure, a row for each sample. Counters are cumulative since the start.
+/// A row per sample. Counters are cumulative.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
@@ -261,7 +234,6 @@ pub struct History {
     pub tree: Option<TreeHistory>,
 }
 
-/// The columns of a process, or of all processes of a tree that shares one budget.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Columns {
@@ -281,7 +253,6 @@ pub struct TreeHistory {
     #[serde(flatten)]
     pub columns: Columns,
     pub processes: Vec<u64>,
-    /// Refaults.
     pub faults: Vec<u64>,
     pub faults_by_tier: BTreeMap<String, Vec<u64>>,
 }
@@ -289,7 +260,6 @@ pub struct TreeHistory {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// Model name of the processor.
     pub processor: String,
     pub processors: usize,
     pub dram_bytes: u64,
@@ -301,7 +271,6 @@ impl History {
         self.at_s.is_empty()
     }
 
-    /// Returns a history of one sample: resident pages use the whole budget.
     #[cfg(test)]
     pub(crate) fn with_full_budget(budget_bytes: u64) -> History {
         let columns = Columns {
@@ -314,14 +283,13 @@ impl History {
         History { columns, ..History::default() }
     }
 
-    /// Returns the columns of the tree, or of the program without a tree.
     pub(crate) fn whole(&self) -> &Columns {
         self.tree.as_ref().map_or(&self.columns, |tree| &tree.columns)
     }
 }
 
 impl OutsideBudget {
-    /// Returns the bytes that the kernel cannot drop: all except clean file pages.
+    /// The kernel can drop only clean file pages.
     #[must_use]
     pub fn undroppable_bytes(&self) -> u64 {
         self.anonymous_bytes + self.shared_bytes
@@ -329,13 +297,11 @@ impl OutsideBudget {
 }
 
 impl Tree {
-    /// Returns the time for which threads of all processes waited for pages.
     #[must_use]
     pub fn stalled_ns(&self) -> u64 {
         self.largest.iter().map(|it| it.stalled_ns).sum::<u64>() + self.left_out.stalled_ns
     }
 
-    /// Returns the refaults of all processes.
     #[must_use]
     pub fn faults(&self) -> u64 {
         self.largest.iter().map(|it| it.faults).sum::<u64>() + self.left_out.faults
@@ -349,7 +315,7 @@ impl Report {
     /// If the text is not a report, or has another schema.
     pub fn read(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
-        // serde would take the values of an array for the fields.
+        // serde would read fields from an array.
         if !text.trim_start().starts_with('{') {
             return Err(Error::custom("it is neither a JSON object nor a page of softswap"));
         }
@@ -365,7 +331,6 @@ impl Report {
         }
     }
 
-    /// Returns the program's name without its directory.
     #[must_use]
     pub fn name(&self) -> &str {
         let first = self.program.first().map_or("", String::as_str);
@@ -387,8 +352,7 @@ impl Report {
         }
     }
 
-    /// Returns the time that threads have waited for pages of a tier, computed from the middle of
-    /// each bucket.
+    /// Computed from the middle of each bucket.
     #[must_use]
     pub fn waited_ns(&self, tier: &str) -> u64 {
         let buckets = self.latencies.get(tier).map_or(&[][..], Vec::as_slice);
@@ -402,15 +366,13 @@ impl Report {
         self.faults.get(tier).map_or(0, |tier| tier.count)
     }
 
-    /// Returns the time stalled as a share of the wall time. It may exceed 1 if several threads
-    /// waited.
+    /// May exceed 1 if several threads waited.
     #[must_use]
     pub fn stalled_share(&self) -> f64 {
         self.share_of_time(self.stalled_ns)
     }
 
-    /// Returns the part of the wall time that is lost to waits for memory. Waits of threads at the
-    /// same time count once.
+    /// Concurrent waits of threads count once.
     #[must_use]
     pub fn lost_s(&self) -> f64 {
         let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
@@ -420,7 +382,6 @@ impl Report {
         stall::share(waited, cpu, wall, self.threads_peak.unwrap_or(1)) * self.wall_s
     }
 
-    /// Returns a stalled time as a share of the wall time.
     #[must_use]
     pub fn share_of_time(&self, stalled_ns: u64) -> f64 {
         match self.wall_s {
@@ -429,7 +390,6 @@ impl Report {
         }
     }
 
-    /// Returns the time for which threads of the program and its descendants waited for pages.
     #[must_use]
     pub fn stalled_ns_of_all(&self) -> u64 {
         let of_tree = self.tree.as_ref().map_or(0, Tree::stalled_ns);
@@ -438,14 +398,12 @@ impl Report {
         self.stalled_ns.max(of_tree).max(seen.unwrap_or(0))
     }
 
-    /// Returns the faults of a tier, of the program and its descendants if known.
     #[must_use]
     pub fn faults_of_all(&self, tier: &str) -> u64 {
         let of_tree = self.tree.as_ref().and_then(|tree| tree.faults_by_tier.get(tier));
         self.faults_of(tier).max(of_tree.copied().unwrap_or(0))
     }
 
-    /// Returns the maximum of a figure over the tree's samples, or of the program.
     #[must_use]
     pub fn max_over_tree(&self, of_program: u64, column: fn(&Columns) -> &Vec<u64>) -> u64 {
         let tree = self.history.tree.as_ref();
@@ -453,15 +411,13 @@ impl Report {
         of_program.max(seen.copied().unwrap_or(0))
     }
 
-    /// Returns the peak usage of the program, with its descendants if they shared its budget.
     #[must_use]
     pub fn used_peak_bytes_of_all(&self) -> u64 {
         let of_tree = self.tree.as_ref().map_or(0, |tree| tree.used_peak_bytes);
         self.used_peak_bytes.max(of_tree)
     }
 
-    /// Returns the peak resident memory of the program, with its descendants if they shared its
-    /// budget: at most what they used, since each of them also counts pages that it inherited.
+    /// At most what all processes used, because each also counts inherited pages.
     #[must_use]
     pub fn resident_peak_bytes_of_all(&self) -> u64 {
         let seen = self.max_over_tree(self.resident_peak_bytes, |tree| &tree.resident_bytes);
@@ -471,27 +427,24 @@ impl Report {
         }
     }
 
-    /// Returns true if no page of the first process was evicted or faulted in.
+    /// No page of the first process was evicted or faulted in.
     #[must_use]
     pub fn first_was_idle(&self) -> bool {
         self.pages_out == 0 && self.faults.values().all(|tier| tier.count == 0)
     }
 
-    /// Returns the largest budget that fits where the program ran, if the report contains it.
     #[must_use]
     pub fn largest_budget(&self) -> Option<u64> {
         let dram_bytes = self.machine.as_ref().map(|machine| machine.dram_bytes);
         self.largest_budget_bytes.or(dram_bytes)
     }
 
-    /// Returns true if descendants waited longer than the first process, so that the figures of the
-    /// first process mean little.
+    /// Figures of the first process then mean little.
     #[must_use]
     pub fn is_dominated_by_descendants(&self) -> bool {
         self.tree.is_some() && self.stalled_ns_of_all() > 2 * self.stalled_ns
     }
 
-    /// Returns the number of disk errors and of pages that failed verification.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.write_errors + self.read_errors + self.checksum_errors + self.unpack_errors

@@ -1,25 +1,22 @@
-//! Sections of a report: the pool, mappings, bounce buffers, swap areas, and waits for reads.
+//! Sections of a report.
 
 use serde::{Deserialize, Serialize};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_sys::faults::Faults;
 
-/// Copies of resident pages that the pool or the swap areas still store.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Copies {
-    /// Pages whose copy was kept when they were faulted in.
     pub copies_kept: u64,
-    /// Copies freed because the page was written.
+    /// Freed because the page was written.
     pub copies_written: u64,
-    /// Copies freed because the pool or the areas were nearly full.
+    /// Freed because the pool or the areas were nearly full.
     pub copies_shed: u64,
-    /// Pages evicted unchanged to a copy that was still stored.
+    /// Evicted unchanged to a copy that was still stored.
     pub unchanged_pages: u64,
 }
 
 impl Copies {
-    /// Returns the number of copies at the last sample.
     #[must_use]
     pub fn now(&self) -> u64 {
         let freed = self.copies_written + self.copies_shed + self.unchanged_pages;
@@ -27,27 +24,24 @@ impl Copies {
     }
 }
 
-/// The compressed pool: its contents at the last sample, and its traffic.
+/// Contents at the last sample, and traffic.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pool {
     pub limit_bytes: u64,
-    /// Bytes in whole slabs.
     pub used_bytes: u64,
     pub stored_bytes: u64,
     pub stored_pages: u64,
-    /// Stores rejected by the limit.
     pub limit_hits: u64,
-    /// Pages not offered to the pool, because the pool or the budget was full.
+    /// Not offered, because the pool or the budget was full.
     pub refused_pages: u64,
-    /// Pages written to the disk without being offered to the pool: pages of streams, and all pages
-    /// while a full pool gains too little.
+    /// Written without being offered: streams, and all pages while a full pool gains too little.
     pub passed_pages: u64,
     pub written_back_pages: u64,
-    /// Written-back pages that share a swap slot with other compressed pages.
+    /// Share a swap slot with other written-back pages.
     pub packed_pages: u64,
     pub packed_slots: u64,
-    /// Compressed pages moved from sparse slabs into gaps of other slabs.
+    /// Moved from sparse slabs into gaps of others.
     pub compacted_pages: u64,
     #[serde(flatten)]
     pub copies: Copies,
@@ -80,11 +74,10 @@ impl Pool {
     }
 }
 
-/// Mappings of the process that page protection creates.
+/// Created by page protection.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mappings {
-    /// Number at the last sample.
     pub now: u64,
     pub peak: u64,
     /// Nine tenths of `vm.max_map_count`, minus the program's own mappings.
@@ -92,7 +85,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Reads the counters; `None` with userfaultfd.
+    /// `None` with userfaultfd.
     #[must_use]
     pub fn of(stats: &Stats) -> Option<Mappings> {
         use Counter as C;
@@ -105,26 +98,23 @@ impl Mappings {
     }
 }
 
-/// The bounce buffers. A slot is one page.
+/// A slot is one page.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bounce {
-    /// Slots of all pools at the last sample.
     pub slots: u64,
     pub used: u64,
-    /// Sum over the bounce areas of the peak of slots in use.
+    /// Sum of the areas' peaks.
     pub peak_slots: u64,
-    /// Buffers created for one use, at the last sample.
+    /// Created for one use, at the last sample.
     pub transient: u64,
-    /// Buffers taken from pools.
     pub taken: u64,
-    /// Buffers created for one use.
+    /// Created for one use.
     pub lent: u64,
-    /// Requests that no pool could serve.
+    /// No pool could serve these requests.
     pub misses: u64,
-    /// Bounce areas visited by all searches for a free slot.
     pub areas_visited: u64,
-    /// Searches repeated because another thread took the slot.
+    /// Another thread took the slot.
     pub contended: u64,
     pub pools_grown: u64,
     pub pools_released: u64,
@@ -151,22 +141,21 @@ impl Bounce {
     }
 }
 
-/// The swap areas and their storage.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Areas {
     pub count: u64,
-    /// Areas that are no longer written to, because consecutive writes failed.
+    /// No longer written to, because consecutive writes failed.
     pub failed: u64,
-    /// Slots out of service because a write to them failed.
+    /// Out of service after a failed write.
     pub retired_slots: u64,
     pub pages_moved: u64,
     #[serde(flatten)]
     pub copies: Copies,
     pub discarded_bytes: u64,
-    /// Areas in which a discard failed. softswap does not discard in them again.
+    /// softswap discards no more in these areas.
     pub discard_errors: u64,
-    /// Bytes that swap files returned to the file system by shrinking.
+    /// Returned to the file system.
     pub shrunk_bytes: u64,
 }
 
@@ -193,23 +182,18 @@ impl Areas {
     }
 }
 
-/// Waits for synchronous reads.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Polling {
-    /// True if the kernel polls the device for completions.
     pub device_polling: bool,
-    /// Single-page reads.
     pub considered: u64,
     /// Considered reads for which the thread polled.
     pub polled: u64,
-    /// Polled reads that completed during the poll.
     pub hit: u64,
-    /// Single-page reads for which the thread slept before polling.
+    /// The thread slept before polling.
     pub slept: u64,
-    /// Reads that slept and were already complete after the sleep.
     pub overslept: u64,
-    /// CPU time of synchronous reads in ns, estimated from one in 16.
+    /// Estimated from one synchronous read in 16.
     pub wait_cpu_ns: u64,
 }
 

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-/// Returns the share of the busy threads' time in which they waited for pages, 0 to 1. The number
-/// of busy threads is estimated from running and waiting time, so threads that sleep voluntarily do
-/// not count.
-///
-/// `cpu` is the CPU time of all threads, without that of waits for reads.
+/// Returns the share of the busy threads' time, 0 to 1. Busy threads are estimated from running and
+/// waiting time. `cpu` is of all threads, without waits for reads.
 #[must_use]
 pub fn share(waited: Duration, cpu: Duration, wall: Duration, threads: u32) -> f64 {
     let (waited, wall) = (waited.as_secs_f64(), wall.as_secs_f64());
@@ -30,11 +27,11 @@ mod tests {
             (share(seconds(waited), seconds(cpu), seconds(10.0), threads) * 100.0).round()
         };
         assert_eq!(percent(9.0, 1.0, 1), 90.0);
-        // CPU time of polling for pages is not work of the program.
+        // Polling for pages is not work of the program.
         assert_eq!(percent(9.0, 9.5, 1), 90.0);
-        // Four working threads, each of which waits a fifth of its time.
+        // Each of four threads waits a fifth of its time.
         assert!(percent(8.0, 20.0, 4) < 35.0);
-        // One thread of many waits for pages; the others are idle.
+        // One thread waits; the others are idle.
         assert!(percent(9.5, 0.5, 64) > 90.0);
         assert_eq!(percent(40.0, 1.0, 4), 100.0);
         assert_eq!(share(seconds(1.0), seconds(1.0), Duration::ZERO, 1), 0.0);

@@ -1,4 +1,4 @@
-//! The closing summary of a run: one sentence, at most three lines, and details on request.
+//! The closing summary of a run.
 
 use crate::curve::Curve;
 use crate::estimate::if_too_large;
@@ -10,24 +10,21 @@ use softswap_engine::base::stats::StopReason;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Memory outside the budget, and a process, are reported if they are larger than this part of the
-/// budget.
+/// Larger parts of the budget are reported.
 const NOTABLE_PART: u64 = 10;
-/// Share of the time below which waiting is called negligible.
+/// Waits below this share are negligible.
 const MIN_SHARE: f64 = 0.005;
-/// Share of the time below which the first line suggests no larger budget.
+/// Below this share the first line suggests no larger budget.
 const NOTABLE_SHARE: f64 = 0.05;
-/// Maximum number of processes in the line about processes, and in the table of details.
+/// Processes in the line about them, and in the table of details.
 const NAMED: usize = 2;
 const SHOWN: usize = 5;
-/// Maximum number of parts in the line about memory outside the budget.
 const PARTS: usize = 3;
 const SIGKILL: i32 = 9;
-/// Exit status of a process in which the runtime cannot start. The runtime has printed the reason.
+/// The runtime cannot start, and has printed the reason.
 const RUNTIME_FAILURE: u8 = 125;
 
-/// Returns the summary. Returns nothing if the program slept to its end and there is nothing to
-/// report, or if the runtime has already reported that it cannot start.
+/// Empty if the program slept and there is nothing to report, or if the runtime could not start.
 #[must_use]
 pub fn text(report: &Report, is_verbose: bool) -> String {
     let outside = outside_budget(report, is_verbose);
@@ -68,7 +65,6 @@ fn could_not_start(report: &Report) -> bool {
     never_started(report) && report.outcome.status == Some(RUNTIME_FAILURE)
 }
 
-/// Returns the sentence: how the program ended, how long it waited, and what helps.
 fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
     let ending = ending(report);
     let budget = bytes(report.budget_bytes);
@@ -82,7 +78,7 @@ fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
              programs that run unmanaged"
         );
     }
-    // The kernel may have killed it for lack of memory, even if its managed memory fitted.
+    // Perhaps for lack of memory, even if the managed memory fitted.
     if has_slept && report.outcome.signal == Some(SIGKILL) {
         return ending;
     }
@@ -126,8 +122,7 @@ fn ending(report: &Report) -> String {
     }
 }
 
-/// Returns a phrase for the time that threads waited for memory: a share of the time, unless the
-/// sum over threads exceeds it.
+/// A share of the time, unless the sum over threads exceeds it.
 fn waited(report: &Report) -> String {
     let stalled_ns = report.stalled_ns_of_all();
     match report.share_of_time(stalled_ns) {
@@ -137,13 +132,12 @@ fn waited(report: &Report) -> String {
     }
 }
 
-/// Returns a budget that saves at least half of the waits, or the largest one that fits, if the
-/// run's own curve has one.
+/// Returns a budget that saves half of the waits, or the largest that fits, by the run's curve.
 fn larger_budget(report: &Report) -> Option<String> {
     let is_notable = report.stalled_share() >= NOTABLE_SHARE;
     // The curve describes a fixed budget and a complete run of one process.
     let is_whole = report.outcome.status == Some(0) && report.history.at_s.len() > 2;
-    // In a tree the program's own part changes whenever another process takes memory.
+    // A process's part of the tree's budget changes.
     let budgets = &report.history.whole().budget_bytes;
     let is_fixed = report.budget_bytes == report.budget_peak_bytes
         && budgets.iter().all(|it| [0, report.budget_bytes].contains(it));
@@ -173,7 +167,7 @@ fn budget(report: &Report) -> String {
     };
     let used = bytes(report.used_peak_bytes_of_all());
     match report.tree.is_some() {
-        // The mapped memory of the first process is not that of all processes.
+        // The mapped memory is only of the first process.
         true => format!("{budget}{once}, at most {used} used"),
         false => format!(
             "{budget}{once}, at most {used} used, for {} of program memory",
@@ -190,7 +184,6 @@ fn peaks(report: &Report) -> String {
     format!("resident {resident}, compressed in memory {pool}, on the disk {disk}")
 }
 
-/// Returns the processes with the highest usage, if there was more than one.
 fn processes(report: &Report) -> Option<String> {
     let tree = report.tree.as_ref()?;
     let is_large = |it: &&Process| it.used_peak_bytes > report.budget_bytes / NOTABLE_PART;
@@ -208,8 +201,7 @@ fn processes(report: &Report) -> Option<String> {
     Some(format!("up to {} at a time{turns}{named}", count(tree.processes_peak as u64)))
 }
 
-/// Returns memory outside the budget by its largest parts, if it is notable or everything is
-/// wanted. Clean file pages do not count: the kernel drops them.
+/// Clean file pages do not count, because the kernel drops them.
 fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let name = visible(report.name());
     let is_managed = report.engine_started || report.slept;
@@ -242,7 +234,7 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
         return None;
     }
     parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-    // A part below a twentieth is omitted, except for the largest.
+    // The largest part, and those from a twentieth on.
     let large = parts.iter().take(PARTS).enumerate();
     let large = large.filter(|(at, (size, _))| *at == 0 || *size > total / 20);
     let large = large.map(|(_, (size, what))| format!("{} {what}", bytes(*size)));
@@ -272,7 +264,6 @@ fn errors(report: &Report) -> Vec<String> {
     some.map(|(n, what)| format!("{} {what}", count(n))).collect()
 }
 
-/// Returns a label and a text for each line of details.
 fn details(report: &Report) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if let Some(tree) = &report.tree {
@@ -326,7 +317,6 @@ fn details(report: &Report) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Returns a title and a line for each process.
 #[must_use]
 pub fn process_table(processes: &[Process]) -> String {
     let (title, used) = ("process", "at most used");
@@ -368,8 +358,7 @@ fn fault_table(report: &Report) -> String {
     text
 }
 
-/// Returns the text after the label `touches`: how faults reach softswap, and the peak and limit of
-/// mappings.
+/// How faults reach softswap, and the mappings' peak and limit.
 fn mechanism(report: &Report) -> Option<String> {
     let name = report.fault_mechanism.as_ref()?;
     let mappings = report.mappings.map_or_else(String::new, |it| {
@@ -396,7 +385,7 @@ fn traffic(report: &Report) -> String {
     format!("{written} written, {read} read ({reached}, {sealed})")
 }
 
-/// Joins the parts whose number is nonzero.
+/// Omits parts whose number is 0.
 fn joined(parts: &[(u64, String)]) -> Option<String> {
     let some: Vec<&str> =
         parts.iter().filter(|(number, _)| *number > 0).map(|(_, part)| part.as_str()).collect();

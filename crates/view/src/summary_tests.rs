@@ -1,5 +1,4 @@
-//! Tests of the summary: the first sentence matches the outcome, and the lines contain the expected
-//! figures.
+//! Tests of the summary.
 
 use super::*;
 use crate::report::{
@@ -18,7 +17,6 @@ fn killed(signal: i32, name: &str) -> Outcome {
     Outcome { kind: "killed".into(), signal, signal_name, ..Outcome::default() }
 }
 
-/// Returns a run of 10 s within 64 MiB that waited for `waited_s` seconds.
 fn run(outcome: Outcome, waited_s: u64) -> Report {
     Report {
         program: vec!["/usr/bin/prog".into(), "argument".into()],
@@ -147,7 +145,7 @@ fn larger_budget_is_advised_only_within_curve() {
     assert!(largest(96).contains("; with --memory 96M it would wait"), "{}", largest(96));
     let mut moved = known.clone();
     moved.history.columns.budget_bytes[1] = 32 * MIB;
-    // The budget of a tree is fixed, although another process has taken a part of it.
+    // A tree's budget is fixed even if another process has taken a part.
     let of_tree = |budget_bytes: Vec<u64>| {
         let mut report = known.clone();
         report.history.columns.budget_bytes[1] = 63 * MIB;

@@ -1,66 +1,54 @@
-//! The data to show: the process trees that `softswap run` has started.
+//! The data to show.
 
 use crate::reading::Reading;
 use std::time::Duration;
 
-/// The process tree of one `softswap run`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tree {
     /// PID of `softswap run`.
     pub root: u32,
-    /// The program and its arguments.
     pub command: String,
-    /// The common budget, if the processes share one.
     pub shared: Option<Shared>,
     pub processes: Vec<Process>,
 }
 
-/// A budget that all processes of a tree share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shared {
     pub budget_bytes: u64,
     pub granted_bytes: u64,
-    /// Number of turns taken so far.
     pub turns: u64,
-    /// Owner of the present turn, if processes take turns now.
+    /// `None` unless processes take turns now.
     pub turn_owner_pid: Option<u32>,
     /// True from `softswap ctl PID park` to `unpark`.
     pub is_parked: bool,
 }
 
-/// A process under softswap.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
     pub pid: u32,
     pub name: String,
     pub state: State,
-    /// The process's own budget, or the share of the tree's budget that is granted to it.
+    /// Own budget, or the granted share of the tree's budget.
     pub budget_bytes: u64,
     /// Private memory in DRAM, as counted by the kernel.
     pub anonymous_bytes: u64,
-    /// CPU time since the process's start.
     pub cpu: Duration,
     pub threads: u32,
-    /// Settings by key.
     pub settings: Vec<(String, String)>,
-    /// Faults by tier and latency bucket; empty if they were not requested.
+    /// Faults by tier and latency bucket; empty if not requested.
     pub latencies: Vec<Vec<u64>>,
 }
 
-/// State of a process under softswap.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum State {
-    /// The process's engine has answered.
     Awake(Box<Reading>),
-    /// The process's memory fits the budget, so it has no engine.
+    /// Without an engine: the memory fits the budget.
     #[default]
     Asleep,
-    /// The process could not be queried, for this reason.
     Silent(String),
 }
 
 impl Process {
-    /// Returns the answer of the process's engine, if any.
     #[must_use]
     pub fn reading(&self) -> Option<&Reading> {
         match &self.state {
@@ -69,7 +57,6 @@ impl Process {
         }
     }
 
-    /// Returns the memory that the process uses of its budget, if that is known.
     #[must_use]
     pub fn used_bytes(&self) -> Option<u64> {
         match &self.state {
@@ -87,7 +74,6 @@ impl Process {
 }
 
 impl Tree {
-    /// Returns the sum of all answers.
     #[must_use]
     pub fn sum(&self) -> Reading {
         let mut sum = Reading::default();
@@ -95,7 +81,6 @@ impl Tree {
         sum
     }
 
-    /// Returns the total budget of all processes.
     #[must_use]
     pub fn budget_bytes(&self) -> u64 {
         match self.shared {
@@ -104,7 +89,6 @@ impl Tree {
         }
     }
 
-    /// Returns the number of awake processes and of sleeping ones.
     #[must_use]
     pub fn awake_and_asleep(&self) -> (usize, usize) {
         let count = |is: fn(&State) -> bool| {

@@ -1,22 +1,20 @@
-//! Parsing and formatting of sizes, shares and times.
+//! Sizes, shares and times.
 
 use bytesize::ByteSize;
 use std::time::Duration;
 
-/// Largest accepted size. Larger ones are typing errors: no x86-64 machine can address them.
+/// No x86-64 machine can address more.
 const MAX_BYTES: u64 = 1 << 56;
 
-/// A requested amount of memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     Bytes(u64),
-    /// Share of the available memory in percent, above 0 and at most 100.
+    /// Share of the available memory, above 0 and at most 100.
     Percent(f64),
 }
 
-/// Parses `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
-///
-/// As in coreutils a bare letter (and `MiB`) counts by 1024, `MB` by 1000.
+/// Parses `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`. As in coreutils `M` counts by 1024, `MB` by
+/// 1000.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     const HOW: &str = "give a number with a unit, such as 512M or 2GiB";
     let text = text.trim();
@@ -56,12 +54,12 @@ pub fn parse_amount(text: &str) -> Result<Amount, String> {
     }
 }
 
-/// Formats bytes: `256.0 MiB`
+/// `256.0 MiB`
 pub fn bytes(count: u64) -> String {
     ByteSize(count).display().iec().to_string()
 }
 
-/// Formats a time: `850 ns`, `4.2 us`, `1.3 ms`, `2.51 s`
+/// `850 ns`, `4.2 us`, `1.3 ms`, `2.51 s`
 pub fn nanoseconds(ns: u64) -> String {
     let value = ns as f64;
     match ns {
@@ -72,7 +70,7 @@ pub fn nanoseconds(ns: u64) -> String {
     }
 }
 
-/// Formats a time: `2.51 s`, `3 min 20 s`, `2 h 05 min`
+/// `2.51 s`, `3 min 20 s`, `2 h 05 min`
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -82,7 +80,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// Formats a count: `1,234,567`
+/// `1,234,567`
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -95,7 +93,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Replaces control characters, which could affect a terminal.
+/// Control characters could affect a terminal.
 #[must_use]
 pub fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()

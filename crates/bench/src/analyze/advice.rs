@@ -3,13 +3,11 @@
 use crate::pages::packing::Packing;
 use serde::Serialize;
 
-/// Share of compressible pages below which no compression is recommended, because it mostly fails.
+/// Share of compressible pages below which compression mostly fails.
 const MIN_PACKED_SHARE: f64 = 0.1;
-/// Compression ratio below which no pool is recommended, because its slabs and slack outweigh the
-/// gain.
+/// Compression ratio below which the pool's slabs and slack outweigh the gain.
 const MIN_RATIO: f64 = 1.5;
-/// A slower codec is recommended if its pages take less than this share of the fastest codec's
-/// DRAM.
+/// A slower codec must need less than this share of the fastest codec's DRAM.
 const WORTH_THE_TIME: f64 = 0.85;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,7 +50,6 @@ impl Advice {
     }
 }
 
-/// Returns the fastest codec, or the one with the smallest total size if that is much smaller.
 fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p Packing)> {
     let speed = |packing: &Packing| packing.pack_mbps().unwrap_or(0.0);
     let tried = || found.iter().filter(|(_, packing)| packing.tried > 0);
@@ -63,8 +60,7 @@ fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p P
     Some(if is_worthwhile { (small_name, smallest) } else { (name, fastest) })
 }
 
-/// Returns the pool's share of the budget in percent. It rises with the ratio, up to the share that
-/// all compressible pages need.
+/// Returns percent of the budget: by the ratio, at most what all compressible pages need.
 fn pool_percent(share: f64, ratio: f64) -> u8 {
     let by_ratio = match ratio {
         4.0.. => 60,

@@ -102,7 +102,6 @@ pub(crate) fn summary(file_bytes: u64, extents: &[FileExtent]) -> Object {
     }
 }
 
-/// Returns the number of holes before the end of the file, and their total size.
 fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
     let mut end = 0;
     let (mut count, mut bytes) = (0, 0);
@@ -117,7 +116,6 @@ fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
     (count, bytes)
 }
 
-/// Counts extents by power of two, for all powers between the smallest and the largest extent.
 fn histogram(extents: &[FileExtent]) -> Vec<Object> {
     let mut found: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
     for length in extents.iter().map(|extent| extent.length).filter(|length| *length > 0) {

@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
-/// Number of timed passes over a chunk. Each pass starts with a different check.
+/// Timed passes over a chunk. Each starts with a different check.
 const PASSES: usize = Check::ALL.len();
 
 /// Print how many pages of a program repeat one word, and how well the others compress.
@@ -130,7 +130,6 @@ pub(super) fn examine(args: &PagesArgs) -> Result<Object, Refusal> {
     Ok(found)
 }
 
-/// Opens a process by its PID, or a file.
 fn open(subject: &Path, raw: bool) -> Result<Source, Refusal> {
     let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
     match number.filter(|text| !text.is_empty()) {
@@ -157,7 +156,6 @@ fn codec_row((codec, packing): &(&'static str, Packing)) -> Object {
     }
 }
 
-/// Returns a progress bar on standard error, hidden if that is not a terminal.
 fn progress(pages: u64) -> ProgressBar {
     let bar = ProgressBar::new(pages);
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len} pages, {eta} to go");
@@ -178,7 +176,7 @@ fn left_out(source: &Source, Count { read, lost }: Count) -> Vec<String> {
     notes
 }
 
-/// The file of `--save`, removed on drop unless it is complete.
+/// The file of `--save`, removed on drop unless complete.
 struct SavedPages {
     path: TempPath,
     file: BufWriter<File>,
@@ -186,8 +184,7 @@ struct SavedPages {
 }
 
 impl SavedPages {
-    /// Creates the file. Never overwrites an existing one, which may be the only copy of its
-    /// content.
+    /// Never overwrites a file, which may be the only copy of its content.
     fn create(path: &Path) -> Result<SavedPages, Refusal> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {
@@ -210,7 +207,6 @@ impl SavedPages {
         written.map_err(|error| self.failed(&error))
     }
 
-    /// Keeps the file, and returns a note about it.
     fn keep(mut self) -> Result<String, Refusal> {
         self.file.flush().map_err(|error| self.failed(&error))?;
         let bytes = units::bytes(self.pages * PAGE_SIZE as u64);

@@ -52,9 +52,7 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Object, Refusal> {
 
 const BUDGET_BYTES: u64 = 64 << 20;
 const OVER_BUDGET: u64 = 4;
-/// Touches of each random step, over all threads.
 const TOUCHES: u32 = 20_000;
-/// Access through the file system, and raw access through the device.
 const WAYS: [&str; 2] = ["file", "raw"];
 
 struct Side<'a> {
@@ -64,7 +62,6 @@ struct Side<'a> {
     threads: u32,
 }
 
-/// Measures the programs with each area, way and number of threads. The ratios compare times.
 fn measure_areas(args: &ExtentsArgs, log: &mut Log) -> Result<Vec<Object>, Refusal> {
     let signals = signals()?;
     let mut cells = Vec::new();

@@ -1,5 +1,4 @@
-//! `softswap bench`: measures the costs of softswap, of its parts and of alternatives, in the same
-//! run.
+//! `softswap bench`: measures softswap, its parts and alternatives in the same run.
 
 mod bounce;
 mod faults;

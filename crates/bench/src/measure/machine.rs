@@ -7,7 +7,6 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The machine, as reported by every benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     cpu: String,
@@ -27,7 +26,6 @@ impl Machine {
         }
     }
 
-    /// Describes this machine with the device of the path's file system.
     pub(crate) fn with_file_system(path: &Path, file_system: &str) -> Machine {
         let on = block_device(path).map_or(String::new(), |name| format!(" on {name}"));
         Machine::with(format!("{file_system}{on}"))
@@ -57,11 +55,10 @@ impl Usage {
         let ticks = |text: &str, skip: usize| -> Vec<f64> {
             text.split_whitespace().skip(skip).map(|word| word.parse().unwrap_or(0.0)).collect()
         };
-        // Fields: user nice system idle iowait irq softirq steal. Later fields are included in
-        // these.
+        // user nice system idle iowait irq softirq steal; later fields are included in these.
         let all = ticks(stat.lines().next().unwrap_or_default(), 1);
         let of = |fields: &[usize]| fields.iter().filter_map(|at| all.get(*at)).sum::<f64>();
-        // The name may contain any character, so parse after its `)`: utime stime cutime cstime.
+        // The name may contain any character: parse utime stime cutime cstime after its `)`.
         let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest), 11);
         Usage {
             all: of(&[0, 1, 2, 3, 4, 5, 6, 7]),
@@ -71,8 +68,8 @@ impl Usage {
         }
     }
 
-    /// Returns the shares of the machine's CPU time that unrelated processes and kernel threads
-    /// used since `self`, and that the host of a virtual machine took.
+    /// Returns shares of CPU time since `self`: unrelated processes and kernel threads, and the
+    /// host.
     pub(crate) fn since(&self) -> Object {
         let now = Usage::now();
         let all = (now.all - self.all).max(1.0);
@@ -91,7 +88,7 @@ fn cpu() -> String {
     name.unwrap_or(std::env::consts::ARCH).to_string()
 }
 
-/// Returns the block device that a path names or is stored on, with its driver if that is virtio.
+/// Appends the driver if it is virtio.
 pub(crate) fn block_device(path: &Path) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };

@@ -1,5 +1,4 @@
-//! Programs under the preloaded runtime, as `softswap run` starts them. The benchmark shares a
-//! program's page of counters.
+//! Programs under the preloaded runtime, as `softswap run` starts them, with shared counters.
 
 use softswap_cli::library::{own_executable, preloading, remove_variables};
 use softswap_cli::refusal::{OrRefuse, Refusal};
@@ -13,7 +12,6 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Counters of a program, created before its start.
 pub(crate) struct Counters {
     fd: OwnedFd,
     pub(crate) stats: Stats,
@@ -26,13 +24,12 @@ impl Counters {
         Ok(Counters { fd, stats: Stats::new(words) })
     }
 
-    /// Returns the descriptor that the program must inherit.
+    /// The program must inherit it.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Returns the environment that configures the runtime, with its counters in this shared
-    /// memory.
+    /// Configures the runtime, with its counters in this shared memory.
     pub(crate) fn environment(&self, config: &Config, library: &Path) -> Vec<(OsString, OsString)> {
         let config = Config {
             stats_fd: Some(self.fd.as_raw_fd()),
@@ -50,7 +47,6 @@ impl Counters {
         self.stats.get(Counter::Version) != 0
     }
 
-    /// Refuses a program that runs without the engine.
     pub(crate) fn expect_engine(&self) -> Result<(), Refusal> {
         const WHY: &str = "softswap's engine did not start in the measured program; \
                            `softswap doctor` tests the reasons";
@@ -61,8 +57,7 @@ impl Counters {
         self.stats.words().iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// Returns the increase of each counter since `before`. For peaks and sizes the result is
-    /// meaningless.
+    /// Returns each counter's increase; for peaks and sizes the result is meaningless.
     pub(crate) fn since(&self, before: &[u64]) -> Result<Stats, Refusal> {
         let words = softswap_sys::memory::reserve_u64(before.len())
             .or_own("the counters cannot be allocated")?;
@@ -73,13 +68,11 @@ impl Counters {
     }
 }
 
-/// Returns the default configuration with a budget, and a swap area in `dir` without a reserve.
 pub(crate) fn config(memory_bytes: u64, dir: &Path) -> Config {
     let areas = vec![AreaSpec::new(dir)];
     Config { memory_bytes, areas, reserve_bytes: 0, ..Config::default() }
 }
 
-/// Returns a command that runs a program under softswap, and its counters.
 pub(crate) fn managed(
     program: impl AsRef<OsStr>,
     config: &Config,
@@ -90,7 +83,7 @@ pub(crate) fn managed(
     Ok((counters, command))
 }
 
-/// Returns a command without the variables of an outer `softswap run`.
+/// Removes the variables of an outer `softswap run`.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     remove_variables(&mut command);
@@ -103,14 +96,12 @@ pub(crate) fn softswap_run() -> Result<Command, Refusal> {
     Ok(command)
 }
 
-/// Reads a file into the page cache. If a run in a cgroup read it from the disk, its pages would be
-/// charged to that cgroup.
+/// Otherwise the first run in a cgroup would be charged for the file's pages.
 pub(crate) fn read_into_page_cache(path: &Path) -> Result<(), String> {
     let read = File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     read.or_text(path.display()).map(drop)
 }
 
-/// Child process, killed on drop.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
@@ -120,7 +111,7 @@ impl Drop for Running {
     }
 }
 
-/// Creates a directory on a disk, removed on drop.
+/// /tmp may be in memory.
 pub(crate) fn temporary_directory() -> Result<tempfile::TempDir, Refusal> {
     tempfile::tempdir_in("/var/tmp").or_own("cannot create a temporary directory in /var/tmp")
 }

@@ -1,5 +1,4 @@
-//! Common parts of measurements: options, pseudo-random orders and content, figures over rounds,
-//! reports, measured programs, and reversible changes to the machine.
+//! Common parts of measurements.
 
 pub(crate) mod options;
 pub(crate) mod noise;

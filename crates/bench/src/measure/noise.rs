@@ -1,5 +1,4 @@
-//! Pseudo-random numbers, reproducible from a seed, for incompressible content and unpredictable
-//! orders.
+//! Pseudo-random numbers, reproducible from a seed.
 
 use softswap_sys::PAGE_SIZE;
 
@@ -21,7 +20,7 @@ pub(crate) fn fill_with_noise(page: &mut [u8; PAGE_SIZE], seed: u64) {
     }
 }
 
-/// Returns the numbers below `count` in random order (Fisher and Yates).
+/// Shuffles `0..count` (Fisher and Yates).
 pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for (last, number) in (1..count).rev().zip(noise(seed + 1)) {
@@ -30,8 +29,7 @@ pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// Scales a random number to one below `count`. Unlike the remainder it uses the upper bits, which
-/// are of better quality.
+/// Scales to a number below `count` by the upper bits, which are better than the remainder's.
 pub(crate) fn below(number: u64, count: u64) -> u64 {
     ((u128::from(number) * u128::from(count)) >> 64) as u64
 }

@@ -1,4 +1,4 @@
-//! Options shared by several benchmarks, and their values.
+//! Options shared by several benchmarks.
 
 use clap::{Args, ValueEnum};
 use softswap_cli::refusal::Refusal;
@@ -22,8 +22,7 @@ pub(crate) struct InRounds<const ROUNDS: u32> {
     pub(crate) swap: PathBuf,
 }
 
-/// Returns the text of a default. `default_value_t` would keep the first one in a static that all
-/// values of `ROUNDS` share.
+/// `default_value_t` would keep the first text in a static that all values of `ROUNDS` share.
 const fn default_text(rounds: u32) -> &'static str {
     match rounds {
         5 => "5",
@@ -36,13 +35,12 @@ const fn default_text(rounds: u32) -> &'static str {
 impl<const ROUNDS: u32> InRounds<ROUNDS> {
     const DEFAULT: &'static str = default_text(ROUNDS);
 
-    /// Returns the directory if it has space for `bytes`.
+    /// Fails without space for `bytes`.
     pub(crate) fn dir(&self, bytes: u64) -> Result<SwapDir, Refusal> {
         swapdir::check("--swap", &self.swap, bytes)
     }
 }
 
-/// Refuses an option's value that needs more memory than is available.
 pub(crate) fn check_memory(option: impl Display, needed_bytes: u64) -> Result<(), Refusal> {
     let available_bytes = memory_limits::available().bytes;
     let [needed, available] = [needed_bytes, available_bytes].map(units::bytes);
@@ -54,7 +52,6 @@ pub(crate) fn check_memory(option: impl Display, needed_bytes: u64) -> Result<()
     }
 }
 
-/// Parses a measuring time in seconds.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -62,7 +59,6 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A value with one name for the command line, tables and JSON.
 pub(crate) trait Named: ValueEnum {
     fn name(&self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())

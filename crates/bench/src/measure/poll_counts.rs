@@ -3,7 +3,6 @@
 use super::sample::{Object, object};
 use softswap_engine::base::stats::{Counter, Stats};
 
-/// Returns the sums over several runs.
 pub(crate) fn poll_counts<'s>(runs: impl Iterator<Item = &'s Stats> + Clone) -> Object {
     let sum = |counter| runs.clone().map(|stats| stats.get(counter)).sum::<u64>();
     object! {
@@ -15,7 +14,6 @@ pub(crate) fn poll_counts<'s>(runs: impl Iterator<Item = &'s Stats> + Clone) -> 
     }
 }
 
-/// Returns notes on missing features of the access path to a file.
 pub(crate) fn notes_on(direct: bool, io_uring: bool) -> impl Iterator<Item = String> {
     let direct = (!direct).then_some("no O_DIRECT here: reads come from the page cache");
     let ring = (!io_uring).then_some("no io_uring here: every read completes by interrupt");

@@ -1,5 +1,4 @@
-//! Memory that several threads of a measured program read and write. The expected content of each
-//! page is always known, so all pages can be compared at the end.
+//! Memory that threads of a measured program read and write, with known content of each page.
 
 use super::noise::{below, noise};
 use softswap_sys::PAGE_SIZE;
@@ -11,17 +10,14 @@ use std::time::Instant;
 
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
-/// Generates the initial content of a page from its number.
 pub(crate) trait Content: Sync {
     fn fill(&self, page: usize, words: &mut [u64; WORDS]);
 }
 
-/// Filled pages, with the number of writes to each.
 pub(crate) struct Region {
     memory: Vec<AtomicU64>,
-    /// Words before the first page, because the allocator does not align to pages.
+    /// The allocator does not align to pages.
     gap: usize,
-    /// Number of writes to each page, stored in unmanaged memory.
     writes: &'static [AtomicU32],
 }
 
@@ -47,14 +43,13 @@ impl Region {
         &self.memory[self.gap + page * WORDS + at]
     }
 
-    /// Changes one word of a page. The result is independent of the order of threads.
+    /// Changes one word. The result is independent of the order of threads.
     pub(crate) fn write(&self, page: usize) {
         let write = self.writes[page].fetch_add(1, Relaxed);
         let (at, change) = change_of(page, write);
         self.word(page, at).fetch_xor(change, Relaxed);
     }
 
-    /// Returns the first page that differs from its content with all writes applied.
     pub(crate) fn first_wrong(&self, content: &impl Content) -> Option<usize> {
         let mut expected = [0; WORDS];
         (0..self.pages()).find(|page| {
@@ -69,13 +64,12 @@ impl Region {
     }
 }
 
-/// Returns the index of the word that a write changes, and the XOR mask.
+/// Returns the index of the changed word, and the XOR mask.
 fn change_of(page: usize, write: u32) -> (usize, u64) {
     let number = noise((page as u64) << 32 | u64::from(write) | 1 << 63).next().unwrap_or(0);
     (below(number, WORDS as u64) as usize, number)
 }
 
-/// Incompressible pages that differ from each other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise;
 
@@ -85,9 +79,8 @@ impl Content for Noise {
     }
 }
 
-/// Runs `body` concurrently in a thread for each state. Returns the seconds from the first start to
-/// the last end, and the results. The threads read the clock themselves, because the joining thread
-/// may be delayed by faults.
+/// Returns the seconds from the first start to the last end, and the results. The threads read the
+/// clock themselves, because faults may delay the joining thread.
 pub(crate) fn on_threads<S: Send, T: Send>(
     states: impl IntoIterator<Item = S>,
     body: impl Fn(S) -> T + Sync,

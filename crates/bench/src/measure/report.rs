@@ -10,14 +10,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning
-/// changes.
+/// Version of every benchmark's JSON. Increases if a key is removed or its meaning changes.
 const SCHEMA: u32 = 3;
 
-/// Collects ratios and notes of a benchmark.
 pub(crate) struct Log {
     usage: Usage,
-    /// By name: `<a>_vs_<b>` is a over b.
+    /// `<a>_vs_<b>` is a over b.
     ratios: Object,
     pub(crate) notes: Vec<String>,
 }
@@ -35,7 +33,7 @@ impl Log {
         self.notes.push(note.into());
     }
 
-    /// Returns the result of a benchmark; `figures` are its specific fields.
+    /// `figures` are specific to the benchmark.
     pub(crate) fn findings(self, bench: &str, machine: Machine, figures: Object) -> Object {
         let Log { usage, ratios, notes } = self;
         let mut found = object! { schema: SCHEMA, bench, machine };
@@ -46,7 +44,7 @@ impl Log {
     }
 }
 
-/// Returns what could be made. Otherwise adds a note that `name` is left out.
+/// On failure adds a note that `name` is left out.
 pub(crate) fn or_left_out<T>(
     made: Result<T, String>,
     name: &str,
@@ -55,9 +53,9 @@ pub(crate) fn or_left_out<T>(
     made.map_err(|why| notes.push(format!("{name} is left out: {why}"))).ok()
 }
 
-/// Measures, prints the result as tables, and writes it as JSON to the file `json`, if given. With
-/// `-` prints only the JSON. Opens the file first, so that an unwritable path fails before the
-/// measurement. If the measurement fails, the file is unchanged.
+/// Measures, prints tables, and writes JSON to the file `json` (with `-` prints only JSON). Opens
+/// the file first, so that an unwritable path fails before the measurement. A failed measurement
+/// leaves the file unchanged.
 pub(crate) fn write(
     json: Option<&Path>,
     measure: impl FnOnce() -> Result<Object, Refusal>,
@@ -81,7 +79,7 @@ fn text_of(found: &Object) -> String {
 
 fn print(text: &str) -> Result<ExitCode, Refusal> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // A reader that closed the pipe needs no more output.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.or_own("the result cannot be written"),
     }

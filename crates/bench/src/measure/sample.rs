@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 
-/// A JSON object. The order of its keys is kept in JSON and in tables.
+/// Keeps the order of keys in JSON and tables.
 pub(crate) type Object = Map<String, Value>;
 
 /// Builds a JSON object with the syntax of struct fields: `object! { variant, us: figure / 1e3 }`.
@@ -26,7 +26,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Summarizes latencies in ns, which it sorts in place.
+    /// Sorts the latencies in place.
     pub(crate) fn of(latencies_ns: &mut [u64]) -> Round {
         latencies_ns.sort_unstable();
         let count = latencies_ns.len();
@@ -61,13 +61,11 @@ impl<K, R> Cell<K, R> {
         variation(&self.of(figure))
     }
 
-    /// Returns the median ratio of a figure to that of `other`.
     pub(crate) fn ratio_to(&self, other: &Cell<K, R>, figure: impl Fn(&R) -> f64) -> f64 {
         ratio_to(&self.of(&figure), &other.of(&figure))
     }
 }
 
-/// Runs all cells in every round, in rotating order.
 pub(crate) fn take_turns<K, R>(
     cells: &mut [Cell<K, R>],
     rounds: u32,
@@ -82,7 +80,7 @@ pub(crate) fn take_turns<K, R>(
     Ok(())
 }
 
-/// Returns the median, or NaN for no values.
+/// NaN for no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -93,8 +91,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Returns the median of the ratios within a round, so that disturbances of whole rounds cancel
-/// out.
+/// Returns the median of ratios within a round: disturbances of whole rounds cancel out.
 pub(crate) fn ratio_to(one: &[f64], other: &[f64]) -> f64 {
     median(one.iter().zip(other).map(|(one, other)| one / other).collect())
 }
@@ -109,7 +106,7 @@ pub(crate) fn variation(values: &[f64]) -> f64 {
     (squares / values.len() as f64).sqrt() / mean
 }
 
-/// Returns `0..count`, rotated by the round, so that the first variant changes from round to round.
+/// Rotates `0..count`, so that the first variant changes from round to round.
 pub(crate) fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| (at + round) % count)
 }

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 use softswap_cli::units;
 
-/// Keys that are not shown in tables.
 const HIDDEN: [&str; 3] = ["schema", "bench", "analysis"];
 
 pub(crate) fn of(found: &Map<String, Value>) -> String {
@@ -29,7 +28,7 @@ fn section(key: &str, value: &Value) -> String {
     }
 }
 
-/// Formats objects as a table. Nested lists follow as tables.
+/// Nested lists follow as tables.
 fn table(title: &str, rows: &[Value]) -> String {
     let rows: Vec<_> = rows.iter().filter_map(Value::as_object).collect();
     let (mut columns, mut below) = (Vec::<&str>::new(), String::new());
@@ -62,7 +61,6 @@ fn table(title: &str, rows: &[Value]) -> String {
     format!("\n{title}\n{lines}{below}")
 }
 
-/// Formats one value in the unit named by its key.
 fn scalar(key: &str, value: &Value) -> String {
     let number = match value {
         Value::Bool(flag) => return if *flag { "yes" } else { "no" }.into(),

@@ -1,5 +1,4 @@
-//! Line protocol between a benchmark and the measured program, over the program's standard input
-//! and output.
+//! Line protocol between a benchmark and the measured program, over standard input and output.
 
 use super::managed_program::Running;
 use rustix::time::{ClockId, clock_gettime};
@@ -11,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::BorrowedFd;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-/// Benchmark's side of the protocol. The program is killed on drop.
+/// The program is killed on drop.
 pub(crate) struct TaskPipe {
     child: Running,
     /// `None` after [`TaskPipe::finish`].
@@ -20,7 +19,6 @@ pub(crate) struct TaskPipe {
 }
 
 impl TaskPipe {
-    /// Starts the task `name` of this executable, with `task` as its argument.
     pub(crate) fn start(
         mut command: Command,
         name: &str,
@@ -33,7 +31,6 @@ impl TaskPipe {
         TaskPipe::over(command)
     }
 
-    /// Starts a program with pipes to its standard input and from its standard output.
     pub(crate) fn over(mut command: Command) -> Result<TaskPipe, Refusal> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Running(command.spawn().or_own("the task did not start")?);
@@ -47,7 +44,6 @@ impl TaskPipe {
         let _ = self.to.as_mut().map(|to| writeln!(to, "{line}"));
     }
 
-    /// Closes the program's standard input and waits for its exit.
     pub(crate) fn finish(&mut self) -> Result<(), Refusal> {
         self.to = None;
         self.wait()
@@ -82,12 +78,11 @@ impl TaskPipe {
     }
 }
 
-/// Creates the signal queue whose `prepare` makes started programs exit with this process.
+/// `prepare` makes started programs exit with this process.
 pub(crate) fn signals() -> Result<SignalQueue, Refusal> {
     SignalQueue::hold(&[]).or_own("cannot block signals")
 }
 
-/// Prints a line (task's side).
 pub(crate) fn send(line: &str) -> Result<(), Refusal> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).or_own("cannot print a line")
@@ -97,7 +92,6 @@ pub(crate) fn send_json(what: &impl Serialize) -> Result<(), Refusal> {
     send(&serde_json::to_string(what).map_err(Refusal::own)?)
 }
 
-/// Waits for a line (task's side).
 pub(crate) fn receive() -> Result<(), Refusal> {
     match std::io::stdin().lock().read_line(&mut String::new()) {
         Ok(count) if count > 0 => Ok(()),
@@ -105,7 +99,7 @@ pub(crate) fn receive() -> Result<(), Refusal> {
     }
 }
 
-/// Returns user and system time of the whole process so far, including reclaim.
+/// CPU time of the whole process, including reclaim.
 pub(crate) fn process_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

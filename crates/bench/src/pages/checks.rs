@@ -1,5 +1,4 @@
-//! Same-filled checks: forward by words, backward, with the last word first as in zswap, and
-//! softswap's own.
+//! Same-filled checks: forward, backward, last word first as in zswap, and softswap's.
 
 use super::Page;
 use crate::measure::options::Named;
@@ -26,7 +25,7 @@ fn word(page: &[u8; PAGE_SIZE], at: usize) -> u64 {
     u64::from_ne_bytes(page.as_chunks().0[at])
 }
 
-/// Compares words with the one at `first` until one differs. Timing and counting use the same code.
+/// Compares words with the one at `first`. Timing and counting use the same code.
 #[inline(always)]
 fn repeated(
     page: &[u8; PAGE_SIZE],
@@ -63,7 +62,7 @@ fn last_first_counting(page: &[u8; PAGE_SIZE], mut each: impl FnMut()) -> Option
     repeated(page, 0, 1..WORDS - 1, each)
 }
 
-// Not inlined, so that each check costs one call per page.
+// Each check costs one call per page.
 #[inline(never)]
 fn forward(page: &[u8; PAGE_SIZE]) -> Option<u64> {
     forward_counting(page, || ())
@@ -83,7 +82,7 @@ impl Check {
     pub(crate) const ALL: [Check; 4] =
         [Check::Forward, Check::Backward, Check::LastFirst, Check::Softswap];
 
-    /// Returns the word of a same-filled page, and the number of words compared.
+    /// Also returns the number of words compared.
     fn verdict(self, page: &Page) -> (Option<u64>, u64) {
         let mut count = 0;
         let each = || count += 1;
@@ -106,7 +105,7 @@ impl Check {
     }
 }
 
-/// Returns the time of `check` for all pages, in ns. Generic, so that the check is called directly.
+/// Generic, so that the check is called directly.
 fn timed(pages: &[Page], check: impl Fn(&[u8; PAGE_SIZE]) -> Option<u64>) -> u64 {
     let start = now_ns();
     let same_filled = pages.iter().filter(|page| check(&page.0).is_some()).count();
@@ -114,23 +113,21 @@ fn timed(pages: &[Page], check: impl Fn(&[u8; PAGE_SIZE]) -> Option<u64>) -> u64
     now_ns() - start
 }
 
-/// Returns the throughput over `pages` pages, in MB (a million bytes) per second.
+/// MB of a million bytes.
 pub(crate) fn mbps(pages: u64, ns: u64) -> f64 {
     (pages * PAGE_SIZE as u64) as f64 * 1e3 / ns.max(1) as f64
 }
 
-/// Counts of same-filled pages, and of compared words.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Verdicts {
     pub(crate) pages: u64,
     pub(crate) zero: u64,
-    /// Pages filled with a word other than zero.
     pub(crate) other: u64,
     words: [u64; Check::ALL.len()],
 }
 
 impl Verdicts {
-    /// Runs every check on every page, and fails if two checks disagree.
+    /// Fails if two checks disagree.
     pub(crate) fn of(pages: &[Page]) -> Result<Verdicts, Refusal> {
         let mut found = Verdicts { pages: pages.len() as u64, ..Verdicts::default() };
         for page in pages {
@@ -166,13 +163,11 @@ impl Verdicts {
         }
     }
 
-    /// Returns the mean number of words that `check` compares per page.
     pub(crate) fn iterations(&self, check: Check) -> Option<f64> {
         let mean = self.words[check as usize] as f64 / self.pages.max(1) as f64;
         (check != Check::Softswap).then_some(mean)
     }
 
-    /// Returns a row with the throughputs of all rounds.
     pub(crate) fn row(&self, check: Check, mbps: &[f64]) -> Object {
         object! {
             variant: check.name(),
@@ -189,7 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Pages with equal words, with or without one changed bit.
+        /// Equal words, with or without one changed bit.
         #[test]
         fn all_checks_agree(word: u64, changed in 0..2 * PAGE_SIZE, bit in 0..8) {
             let mut page = Page::ZERO;

@@ -33,8 +33,8 @@ pub(crate) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
     Ok(Source { kind, name, file, runs, notes })
 }
 
-/// Opens a regular file, and returns its length. `device` explains why a device cannot be used,
-/// `missing` how to replace a missing file.
+/// Returns the file and its length. `device` explains why a device cannot be used, `missing` how to
+/// replace a missing file.
 pub(crate) fn regular(path: &Path, device: &str, missing: &str) -> Result<(File, u64), Refusal> {
     let refuse = |why: &str| Refusal::new(FAILED, format!("{}: {why}", path.display()));
     let failed = |error: io::Error| {
@@ -56,7 +56,7 @@ pub(crate) fn regular(path: &Path, device: &str, missing: &str) -> Result<(File,
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let file = file.map_err(failed)?;
-    // Check again: the path may have been replaced since the first check.
+    // The path may have been replaced since the first check.
     let opened = file.metadata().map_err(failed)?;
     check(opened.file_type())?;
     Ok((file, opened.len()))
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) skipped_bytes: u64,
 }
 
-/// Returns the writable memory of a core file, or `None` if it is not an ELF file.
+/// Returns `None` if it is not an ELF file.
 pub(crate) fn core(file: impl io::Read + io::Seek, bytes: u64) -> Option<Result<Core, String>> {
     let cache = ReadCache::new(file);
     match FileKind::parse(&cache) {
@@ -129,7 +129,6 @@ where
 }
 
 impl Core {
-    /// Adds the part of a segment that is present in the file of `bytes` bytes.
     fn add(&mut self, position: u64, file_bytes: u64, memory_bytes: u64, bytes: u64) {
         let stored = file_bytes.min(bytes.saturating_sub(position));
         let pages = stored / PAGE_BYTES;

@@ -1,4 +1,4 @@
-//! Pages of real memory: their sources, same-filled checks, and compression.
+//! Pages of real memory: sources, same-filled checks, and compression.
 
 pub(crate) mod file;
 pub(crate) mod process;
@@ -12,7 +12,7 @@ use softswap_sys::PAGE_SIZE;
 use std::fs::File;
 use std::io::IoSliceMut;
 
-/// A page, aligned as in the engine, so that checks read the same cache lines.
+/// Aligned as in the engine, so that checks read the same cache lines.
 #[derive(Debug, Clone)]
 #[repr(C, align(4096))]
 pub(crate) struct Page(pub(crate) [u8; PAGE_SIZE]);
@@ -21,12 +21,11 @@ impl Page {
     pub(crate) const ZERO: Page = Page([0; PAGE_SIZE]);
 }
 
-/// Pages per chunk: 64 MiB, larger than most caches.
+/// 64 MiB, larger than most caches.
 pub(crate) const CHUNK_PAGES: usize = 16_384;
-/// Pages per read: below the kernel's limit of 1024 buffers per call.
+/// Below the kernel's limit of 1024 buffers per call.
 const READ_PAGES: usize = 512;
 
-/// Consecutive pages in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) position: u64,
@@ -45,14 +44,13 @@ pub(crate) struct Source {
     pub(crate) name: String,
     pub(super) file: File,
     pub(super) runs: Vec<Run>,
-    /// Notes on omitted pages.
     pub(crate) notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) read: u64,
-    /// Pages freed since the runs were listed.
+    /// Freed since the runs were listed.
     pub(crate) lost: u64,
 }
 
@@ -61,8 +59,7 @@ impl Source {
         self.runs.iter().map(|run| run.pages).sum()
     }
 
-    /// Reads `wanted` evenly spaced pages, or all if there are fewer. Calls `each` with chunks of
-    /// at most [`CHUNK_PAGES`].
+    /// Reads evenly spaced pages, or all if there are fewer, in chunks of at most [`CHUNK_PAGES`].
     pub(crate) fn read(
         &self,
         wanted: u64,
@@ -98,7 +95,7 @@ impl Source {
         }
     }
 
-    /// Reads whole pages from `position`. Returns 0 if the first one has been freed.
+    /// Reads whole pages. Returns 0 if the first one has been freed.
     fn read_some(
         &self,
         position: u64,
@@ -125,7 +122,7 @@ impl Source {
                 Err(self.refuse("became shorter while it was read; try again when it is complete"))
             }
             Ok(bytes) => Ok(bytes / PAGE_SIZE),
-            // The page was unmapped since, or is not readable (device memory, guard page).
+            // Unmapped since, or not readable (device memory, guard page).
             Err(Errno::IO | Errno::FAULT) if is_process => Ok(0),
             Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error)))),
         }
@@ -136,7 +133,6 @@ impl Source {
     }
 }
 
-/// Returns `wanted` evenly spaced pages of `runs`.
 fn picks(runs: &[Run], wanted: u64) -> Box<dyn Iterator<Item = Run> + '_> {
     let all: u64 = runs.iter().map(|run| run.pages).sum();
     if wanted >= all {
@@ -144,7 +140,6 @@ fn picks(runs: &[Run], wanted: u64) -> Box<dyn Iterator<Item = Run> + '_> {
     }
     let mut runs = runs.iter();
     let mut current = Run { position: 0, pages: 0 };
-    // Number of pages before the current run.
     let mut before = 0;
     Box::new((0..wanted).filter_map(move |number| {
         let index = (u128::from(number) * u128::from(all) / u128::from(wanted)) as u64;

@@ -1,4 +1,4 @@
-//! Compressed sizes and speeds of each codec, over pages that are not same-filled, as in reclaim.
+//! Compressed sizes and speeds by codec, over pages that are not same-filled, as in reclaim.
 
 use super::Page;
 use super::checks::mbps;
@@ -11,13 +11,11 @@ use softswap_engine::codec::{
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// Width of a histogram line, in compressed bytes.
 const STEP_BYTES: usize = 512;
 const STEPS: usize = MAX_COMPRESSED_BYTES / STEP_BYTES;
 
 const _: () = assert!(MAX_COMPRESSED_BYTES.is_multiple_of(STEP_BYTES));
 
-/// LZ4 with its memory and a buffer for its output.
 pub(crate) struct Lz4 {
     scratch: Scratch,
     buffer: Vec<u8>,
@@ -30,7 +28,7 @@ impl Lz4 {
         Ok(Lz4 { scratch, buffer: vec![0; MAX_COMPRESSED_BYTES] })
     }
 
-    /// Compresses a page. Returns `None` if it is same-filled or incompressible.
+    /// Returns `None` for a same-filled or incompressible page.
     pub(crate) fn pack(&mut self, page: &[u8; PAGE_SIZE]) -> Option<&[u8]> {
         if same_filled_word(page).is_some() {
             return None;
@@ -40,7 +38,6 @@ impl Lz4 {
     }
 }
 
-/// A codec and its name in `--codec`.
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
     pub(crate) name: &'static str,
@@ -56,10 +53,10 @@ pub(crate) const CODECS: [Codec; 2] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Packing {
     pub(crate) tried: u64,
-    /// Pages compressed to at most [`MAX_COMPRESSED_BYTES`].
+    /// At most [`MAX_COMPRESSED_BYTES`] each.
     pub(crate) packed: u64,
     pub(crate) packed_bytes: u64,
-    /// Number of pages by compressed size: up to 512 bytes, then up to 1024, and so on.
+    /// By compressed size: up to 512 bytes, then up to 1024, and so on.
     histogram: [u64; STEPS],
     pack_ns: u64,
     unpack_ns: u64,
@@ -74,13 +71,12 @@ impl Packing {
         self.packed as f64 / self.tried.max(1) as f64
     }
 
-    /// Returns the compression ratio of the compressed pages.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let bytes = self.packed * PAGE_SIZE as u64;
         (self.packed > 0).then(|| bytes as f64 / self.packed_bytes as f64)
     }
 
-    /// Returns the DRAM for all pages, with incompressible ones stored as they are.
+    /// Incompressible pages count as they are.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.packed_bytes + self.incompressible() * PAGE_SIZE as u64
     }
@@ -93,8 +89,7 @@ impl Packing {
         (self.packed > 0).then(|| mbps(self.packed, self.unpack_ns))
     }
 
-    /// Returns the histogram: pages compressed to at most `to_bytes`, but not to the previous
-    /// line's limit.
+    /// Each line counts pages of at most `to_bytes`, without those of earlier lines.
     pub(crate) fn lines(&self) -> Vec<Object> {
         let lines = self.histogram.iter().enumerate();
         lines.map(|(at, pages)| object! { to_bytes: (at + 1) * STEP_BYTES, pages }).collect()
@@ -114,7 +109,6 @@ impl Workplace {
         Ok(Workplace { scratch, buffer: Vec::new(), lengths: Vec::new() })
     }
 
-    /// Compresses and decompresses `pages`, and adds the figures to `found`.
     pub(crate) fn add(
         &mut self,
         codec: Codec,
@@ -142,7 +136,7 @@ impl Workplace {
             found.histogram[(length - 1) / STEP_BYTES] += 1;
         }
         found.unpack_ns += self.unpack(codec, |_, _| ())?;
-        // Verify all pages: figures of a codec that corrupts pages would be worthless.
+        // Figures of a codec that corrupts pages would be worthless.
         let mut differs = false;
         self.unpack(codec, |at, page| differs |= *page != tried[at].0)?;
         match differs {
@@ -151,7 +145,6 @@ impl Workplace {
         }
     }
 
-    /// Decompresses all pages and returns the time in ns.
     fn unpack(
         &mut self,
         codec: Codec,

@@ -1,8 +1,6 @@
-//! The resident pages of a running process: private writable mappings from `maps`, residency from
-//! `pagemap`.
-//!
-//! The process is neither stopped nor changed, so its pages are read at different times. Pages that
-//! it frees during the reads are skipped.
+//! The resident pages of a process: private writable mappings from `maps`, residency from
+//! `pagemap`. The process is not stopped, so pages are read at different times, and freed ones are
+//! skipped.
 
 use super::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};
@@ -14,7 +12,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 const ENTRY_BYTES: usize = 8;
-/// `pagemap` entries per read.
 const ENTRIES: usize = 1 << 16;
 
 // Bits of an entry, from the kernel's documentation.
@@ -63,7 +60,6 @@ pub(crate) fn open(text: &str) -> Result<Source, Refusal> {
     Ok(Source { kind: SourceKind::Process, name, file, runs: resident.runs, notes })
 }
 
-/// Explains why a process's file cannot be read, and the remedy.
 fn explain(process: &Process, what: &str, error: &io::Error) -> String {
     let own = own_uid();
     let refused = matches!(error.kind(), ErrorKind::PermissionDenied);
@@ -122,7 +118,7 @@ pub(crate) struct Resident {
 impl Resident {
     fn add(&mut self, address: u64, entry: u64) {
         self.swapped += u64::from(entry & SWAPPED != 0);
-        // Skip file pages that were never written: they are not private.
+        // File pages that were never written are not private.
         if entry & PRESENT == 0 || entry & OF_FILE != 0 {
             return;
         }
@@ -133,7 +129,6 @@ impl Resident {
     }
 }
 
-/// Returns the pages of `ranges` that are resident according to the page map read by `read_at`.
 pub(crate) fn resident(
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     ranges: impl Iterator<Item = Range<u64>>,
@@ -147,7 +142,7 @@ pub(crate) fn resident(
             let position = address / PAGE_SIZE as u64 * ENTRY_BYTES as u64;
             let got = read_at(&mut bytes[..left * ENTRY_BYTES], position)?;
             if got < ENTRY_BYTES {
-                // The page map of exited processes is empty.
+                // The process has exited.
                 break;
             }
             let (entries, _) = bytes[..got].as_chunks::<ENTRY_BYTES>();

@@ -67,11 +67,11 @@ fn io(options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// Duration of the first poll in microseconds. Later polls are longer if reads take longer.
+/// Later polls are longer if reads take longer.
 const FIRST_POLL_US: f64 = 200.0;
 
-/// Checks the counters of one mode with this median time of a read. Each thread may have waited for
-/// a read when counting started or stopped, so each counter may differ by one for each thread.
+/// Each thread may have waited for a read when counting started or stopped, so each counter may
+/// differ by one for each thread.
 fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64, p50_us: f64) {
     let of = |name: &str| counts[name].as_u64().unwrap();
     let (considered, polled, slept) = (of("considered"), of("polled"), of("slept"));
@@ -204,7 +204,6 @@ fn unsuitable_files_are_rejected_unchanged() {
     assert!(std::fs::read(&data).unwrap() == vec![7; 2 << 20]);
 }
 
-/// Asserts that buffers are measured alone and in both search orders.
 pub(crate) fn assert_bounce(found: &Value) {
     for workload in ["small", "big", "fourway"] {
         for against in ["vs_pool_first", "vs_itself"] {
@@ -234,7 +233,6 @@ fn swap_in(swap: &Path, options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// Asserts that a program that swaps is measured in every wait mode.
 pub(crate) fn assert_swap_in(found: &Value) {
     assert_eq!(found["region_bytes"], 64 << 20);
     let modes = ["interrupt", "poll", "hybrid", "auto"];
@@ -286,7 +284,7 @@ fn invalid_swap_in_benchmark_is_rejected() {
     assert_empty(swap.path());
 }
 
-/// Lock for tests that create zram devices or cgroups, which affect the whole machine.
+/// Devices and cgroups affect the whole machine.
 fn exclusive_machine() -> MutexGuard<'static, ()> {
     static EXCLUSIVE: Mutex<()> = Mutex::new(());
     EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -11,13 +11,11 @@ mod shape;
 use serde_json::Value;
 use std::path::Path;
 
-/// Runs a command with `--json -` and parses its output.
 fn json_of(command: &mut assert_cmd::Command) -> Value {
     let output = command.args(["--json", "-"]).assert().success();
     serde_json::from_slice(&output.get_output().stdout).unwrap()
 }
 
-/// Returns the string values of a key in all rows.
 fn names<'v>(rows: &'v Value, key: &str) -> Vec<&'v str> {
     rows.as_array().unwrap().iter().map(|row| row[key].as_str().unwrap()).collect()
 }

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 const PAGE: usize = 4096;
 
-/// Program with known pages: ZERO of zeroes, OTHER of another word, LATE that differ in their last
-/// word, NOISE that are incompressible.
+/// OTHER pages contain another word, LATE ones differ in their last word, NOISE ones are
+/// incompressible.
 const PROGRAM: &str = "
 import mmap, os, sys
 zero, other, late, noise = 3000, 2000, 500, 1500
@@ -29,7 +29,7 @@ const ZERO: u64 = 3000;
 const OTHER: u64 = 2000;
 const LATE: u64 = 500;
 const NOISE: u64 = 1500;
-/// Maximum number of the interpreter's own pages.
+/// Maximum of the interpreter's own pages.
 const SLACK: u64 = 4000;
 
 struct Running(Child);
@@ -57,7 +57,6 @@ impl Drop for Running {
     }
 }
 
-/// Returns true if a process may read processes other than its children.
 fn may_read_others() -> bool {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -102,7 +101,7 @@ fn the_pages_of_a_running_process_are_counted() {
     assert_eq!(names(&found["checks"], "variant"), variants);
     assert!(checks.iter().all(|row| row["mbps"].as_f64().unwrap() > 0.0));
     let iterations = |at: usize| checks[at]["iterations"].as_f64();
-    // `forward` is the only check that reads these pages to the end.
+    // Only `forward` reads these pages to the end.
     let pages = number(&found, "pages") as f64;
     let saved = (iterations(0).unwrap() - iterations(2).unwrap()) * pages;
     assert!(saved > (LATE * 509) as f64, "{saved}");
@@ -166,7 +165,7 @@ fn dump_is_never_overwritten_and_removed_on_failure() {
     let missing = dir.path().join("no/such");
     assert_refused(analyze(&dump).arg("--save").arg(&missing), 2, &["cannot be created"]);
 
-    // An unwritable `--json` path, which is checked before `--save` is created.
+    // `--json` is checked before `--save` is created.
     let fresh = dir.path().join("fresh");
     let mut command = analyze(&dump);
     command.arg("--save").arg(&fresh).args(["--json", "/no/such/dir/x"]);
@@ -174,7 +173,7 @@ fn dump_is_never_overwritten_and_removed_on_failure() {
     assert!(!fresh.exists());
 }
 
-/// Builds an ELF core file with segments of `(flags, pages in the file, pages in memory)`.
+/// Segments are `(flags, pages in the file, pages in memory)`.
 fn core(segments: &[(u32, &[u8], usize)], kind: u16) -> Vec<u8> {
     let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
     bytes.resize(16, 0);
@@ -265,7 +264,6 @@ fn targets_without_pages_are_rejected() {
     assert_refused(analyze(&dump).args(["--sample", "5", "--all"]), 2, &["--all"]);
     assert_refused(analyze("1").arg("--raw"), 2, &["--raw", "./1"]);
     assert_refused(softswap().args(["analyze", "pages"]), 2, &["PID|FILE"]);
-    // A file whose name is a number.
     let mut command = softswap();
     fs::copy(&dump, dir.path().join("1")).unwrap();
     command.current_dir(dir.path()).args(["analyze", "pages", "./1"]);
@@ -275,7 +273,7 @@ fn targets_without_pages_are_rejected() {
 #[test]
 fn target_of_another_user_is_rejected_with_reason() {
     if !crate::common::is_root() {
-        // Process 1 belongs to root here.
+        // Process 1 belongs to root.
         let status = fs::read_to_string("/proc/1/status").unwrap_or_default();
         if status.contains("Uid:\t0\t") {
             assert_refused(&mut analyze("1"), 1, &["uid 0", "as root"]);

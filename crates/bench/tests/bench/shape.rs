@@ -1,15 +1,12 @@
-//! The JSON of every benchmark is one object with `schema`, `bench` and `machine`, and with all
-//! ratios under `ratios`, named after numerator and denominator.
+//! Shape of every benchmark's JSON: `schema`, `bench`, `machine`, and `ratios`.
 
 use crate::common::softswap;
 use crate::{assert_empty, assert_header, command, json_of, pages};
 use serde_json::Value;
 
-/// Checks of the figures of one benchmark.
 type Check = fn(&Value);
 
-/// Arguments of a small run of each benchmark, and checks of its figures. A directory is appended
-/// after `--swap`.
+/// Small runs. A directory is appended after `--swap`.
 const SMALL: [(&str, Check); 14] = [
     (
         "ablation --mechanisms standby --patterns hot_set --working-set 64M --seconds 0.02 \
@@ -72,7 +69,7 @@ fn assert_shape(name: &str, found: &mut Value) {
     for (key, value) in ratios.as_object().unwrap() {
         let sides: Vec<_> = key.split("_vs_").collect();
         assert!(sides.len() == 2 && !sides.contains(&""), "{name}: {key} is no name of a ratio");
-        // A side without CPU time in the short run has no value.
+        // No CPU time in the short run.
         assert!(value.is_null() || value.as_f64() >= Some(0.0), "{name}: {key} is {value}");
     }
     let mut others = Vec::new();
@@ -106,7 +103,7 @@ fn every_benchmark_is_covered() {
     let (_, commands) = help.split_once("Commands:\n").unwrap();
     let (commands, _) = commands.split_once("\n\n").unwrap();
     let mut names: Vec<_> = commands.lines().filter_map(|l| l.split_whitespace().next()).collect();
-    // `extents` needs a file system of its own: the tests of raw areas run it.
+    // `extents` needs its own file system: the tests of raw areas run it.
     names.retain(|name| !["help", "extents"].contains(name));
     let mut known = SMALL.map(|(small, _)| name_of(small)).to_vec();
     known.dedup();

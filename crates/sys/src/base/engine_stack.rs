@@ -1,30 +1,27 @@
 //! Runs engine code on the thread's signal stack.
 //!
-//! A program's stack may be managed memory (a coroutine's, for example). With signals blocked its
-//! pages cannot be faulted in. So code that blocks signals first switches to the thread's signal
-//! stack, which is free, because all signals are blocked.
+//! A program's stack may be managed (a coroutine's, for example), and cannot be faulted in with
+//! signals blocked. So code that blocks all signals switches to the signal stack, which is free.
 
 use std::sync::OnceLock;
 
-/// Functions of a process with managed stacks.
 #[derive(Debug, Clone, Copy)]
 pub struct Stacks {
-    /// Returns the upper end of this thread's signal stack if `here` is on a managed stack.
+    /// The upper end of this thread's signal stack if the address is on a managed stack.
     pub end_for: fn(usize) -> Option<usize>,
     /// Pins the frames from an address upward; returns the number of bytes.
     pub pin: fn(usize) -> usize,
-    /// Unpins these frames: address and number of bytes.
+    /// Unpins an address and number of bytes.
     pub unpin: fn(usize, usize),
 }
 
 static STACKS: OnceLock<Stacks> = OnceLock::new();
 
-/// Sets the functions. Afterwards stacks may be managed.
 pub fn manage(stacks: Stacks) {
     STACKS.get_or_init(|| stacks);
 }
 
-/// Returns the functions, and the end of the stack to use, if the caller's stack is managed.
+/// Also returns the end of the stack to use; `None` if the caller's stack is not managed.
 pub(crate) fn needed() -> Option<(&'static Stacks, usize)> {
     let stacks = STACKS.get()?;
     let local = 0_u8;
@@ -61,8 +58,7 @@ struct Call<F, R> {
     result: Option<R>,
 }
 
-/// Runs `body` on the stack that ends at `end`, with the lowest address in use on the caller's
-/// stack.
+/// Passes `body` the lowest address in use on the caller's stack.
 ///
 /// # Safety
 /// `end` is a multiple of 16, and nothing uses the stack below it.

@@ -1,33 +1,25 @@
 //! An exemption for the engine's calls, placed before a seccomp filter of the program's own.
 //!
-//! A program that sandboxes itself lists its own calls. The engine makes others, in the program's
-//! threads, whenever a page is faulted in or evicted. A filter that kills for them would kill the
-//! program at a touch of its own memory. So an exemption comes first: it allows listed calls from
-//! the engine's gate. The program's filter judges all other calls as before, including those that
-//! the guard reissues for the program ([`raw::syscall_for_program`]).
-//!
-//! A call that is not listed costs one comparison per rule, and loads only its number before the
-//! program's filter. So the kernel can still cache that filter's result.
-//!
-//! `rt_sigreturn` is allowed from everywhere: the C library calls it after each fault. It has no
-//! effect that its caller could not have by itself, and the kernel's own strict mode allows it too.
+//! A sandboxed program lists its own calls, but the engine makes others in its threads whenever a
+//! page is faulted in or evicted. The exemption allows listed calls from the engine's gate. The
+//! program's filter judges all others, also those that the guard reissues
+//! ([`raw::syscall_for_program`]). A call that is not listed loads only its number, so the kernel
+//! can still cache the filter's result.
 //!
 //! `RULES` restricts the arguments. No call affects another process or asks for its memory, maps
-//! executable memory, or opens a file, and only descriptors as high as the engine's can be read or
-//! written. Rings are not listed: their queues are in the program's memory, and no filter sees
-//! their requests. So they are not used any more ([`crate::ring`]).
+//! executable memory, or opens a file. Only descriptors as high as the engine's can be read or
+//! written. Rings are not listed, because no filter sees their requests ([`crate::ring`]).
 //!
-//! Security: an attacker who controls the program and jumps to the engine's gate can use the
-//! program's own memory, its signals and the engine's files. By duplicating a descriptor to a high
-//! number it can also use files that the program has open. `shmctl` reveals the state of shared
-//! memory.
-//!
-//! No rule contains this process's ID: the filter also judges children, which could then signal
-//! their parent. Before Linux 6.15 one rule must contain it: those kernels have no other name for a
-//! thread that signals itself.
-//!
-//! One call is allowed from everywhere: [`raw::request_pages`], which does the same as touching the
+//! Allowed from everywhere: `rt_sigreturn`, which the C library calls after each fault (the
+//! kernel's strict mode allows it too), and [`raw::request_pages`], which acts like touching the
 //! pages.
+//!
+//! Security: an attacker who jumps to the gate can use the program's own memory, its signals and
+//! the engine's files. By duplicating a descriptor to a high number it can also use open files of
+//! the program. `shmctl` reveals the state of shared memory.
+//!
+//! No rule contains this process's ID, because children could then signal their parent. Before
+//! Linux 6.15 one must: those kernels have no other name for a thread that signals itself.
 
 use crate::raw;
 use crate::seccomp::{
@@ -40,25 +32,23 @@ pub use crate::program_filter::is_in_force;
 
 pub const MAX_INSTRUCTIONS: usize = 4096;
 
-/// Condition on an argument. The kernel uses only the low half of all arguments but pointers.
+/// The kernel uses only the low half of arguments that are not pointers.
 #[derive(Debug, Clone, Copy)]
 enum Is {
     In(&'static [u32]),
     Without(u32),
     With(u32),
     Null,
-    /// ID of the process that installs the filter, if rules require it.
+    /// The process that installs the filter, if rules require it.
     OwnPid,
-    /// A descriptor number as high as the engine's.
     High,
 }
 use Is::{High, In, Null, OwnPid, With, Without};
 
-/// A call's number, and the conditions on its arguments.
 type Rule = (i64, &'static [(u32, Is)]);
 
 const BLKGETSIZE64: u32 = 0x8008_1272;
-/// FS_IOC_FIEMAP, as `_IOWR('f', 11, struct fiemap)`.
+/// `_IOWR('f', 11, struct fiemap)`.
 pub(crate) const FS_IOC_FIEMAP: u32 = 0xC020_660B;
 /// The calling thread, as a pidfd.
 const SELF: u32 = raw::PIDFD_SELF as u32;
@@ -101,7 +91,7 @@ const FUTEX_OPERATIONS: &[u32] = &[
     libc::FUTEX_WAKE as u32,
 ];
 
-/// The calls that the engine makes to fault pages in and evict them.
+/// The engine's calls to fault pages in and evict them.
 const RULES: &[Rule] = &[
     // Memory.
     (libc::SYS_ioctl, &[(1, In(REQUESTS))]),
@@ -160,12 +150,11 @@ const RULES: &[Rule] = &[
     (libc::SYS_exit_group, &[]),
 ];
 
-/// Argument of `getppid` that queries the exemption.
 const QUESTION: u32 = 0x7377_6170;
-/// Error of `getppid` that confirms the exemption.
+/// Confirms the exemption.
 const YES: i32 = libc::ESTALE;
 
-/// Records that an exemption exists or is being installed. Returns true if there was none.
+/// Records an exemption, existing or being installed. Returns true if there was none.
 pub fn begin() -> bool {
     if program_filter::set_in_force(true) {
         return false;
@@ -183,8 +172,8 @@ pub fn undo() {
     program_filter::set_in_force(false);
 }
 
-/// Detects an exempted filter that an earlier program installed before exec. Works only after the
-/// gate was placed, because the filter recognizes the engine by the gate's address.
+/// Detects a filter that an earlier program installed before exec. Requires the gate, by whose
+/// address the filter recognizes the engine.
 pub fn detect_inherited() {
     // SAFETY: the call reads no arguments, and only returns a number.
     let answer = unsafe { raw::syscall(libc::SYS_getppid, [QUESTION as usize, 0, 0, 0, 0, 0]) };
@@ -197,17 +186,15 @@ fn if_equal(value: u32, then: usize, otherwise: usize) -> Instruction {
     branch(IF_EQUAL, value, then, otherwise)
 }
 
-/// Values that depend on the process that installs the filter.
 #[derive(Debug, Clone, Copy)]
 struct Names {
     gate: u64,
     /// [`program_filter::known_process`].
     process: u32,
-    /// The lowest number of the engine's descriptors.
     high: u32,
 }
 
-/// Instructions of a filter, and its jumps to the end, whose position is not yet known.
+/// A filter with jumps to its end, whose position is not yet known.
 struct Code {
     code: Vec<Instruction>,
     to_end: Vec<usize>,
@@ -218,13 +205,13 @@ impl Code {
         self.code.extend_from_slice(instructions);
     }
 
-    /// Emits a jump to the program's filter.
+    /// The end is the program's filter.
     fn jump_to_end(&mut self) {
         self.to_end.push(self.code.len());
         self.emit(&[plain(JUMP, 0)]);
     }
 
-    /// Emits a jump to the end unless the word at `offset` is one of `values`.
+    /// Jumps to the end unless the word at `offset` is one of `values`.
     fn require_one_of(&mut self, offset: u32, values: &[u32]) {
         self.emit(&[plain(LOAD, offset)]);
         for (index, value) in values.iter().enumerate() {
@@ -233,7 +220,7 @@ impl Code {
         self.jump_to_end();
     }
 
-    /// Emits a jump to the end unless the comparison of the word at `offset` yields `holds`.
+    /// Jumps to the end unless the comparison yields `holds`.
     fn require(&mut self, offset: u32, comparison: u16, value: u32, holds: bool) {
         let (if_true, if_false) = if holds { (1, 0) } else { (0, 1) };
         self.emit(&[plain(LOAD, offset), branch(comparison, value, if_true, if_false)]);
@@ -255,7 +242,7 @@ impl Code {
         }
     }
 
-    /// Emits the check of a listed call from the gate: allows it if its arguments are as listed.
+    /// Allows a listed call from the gate if its arguments are as listed.
     fn check_gate_call(&mut self, names: Names) {
         self.emit(&[plain(LOAD, OFFSET_NUMBER)]);
         for (number, arguments) in RULES.iter().filter(|(_, arguments)| !arguments.is_empty()) {
@@ -276,7 +263,7 @@ impl Code {
         ]);
     }
 
-    /// Emits the check of a listed call from elsewhere: allows it if it is `request_pages`.
+    /// Allows `request_pages` from elsewhere.
     fn check_other_call(&mut self) {
         const ADVICE: [u32; 2] =
             [libc::MADV_POPULATE_READ as u32, libc::MADV_POPULATE_WRITE as u32];
@@ -289,7 +276,6 @@ impl Code {
     }
 }
 
-/// Returns the exemption; the program's filter follows it.
 fn exemption(names: Names) -> Vec<Instruction> {
     let mut code = Code { code: Vec::new(), to_end: Vec::new() };
     code.require_one_of(OFFSET_ARCH, &[ARCH_X86_64]);
@@ -314,7 +300,7 @@ fn exemption(names: Names) -> Vec<Instruction> {
     code.check_gate_call(names);
     code.code[caller + 4].value = (code.code.len() - caller - 5) as u32;
     code.check_other_call();
-    // Resets the accumulator to its value at the start of a filter.
+    // As at the start of a filter.
     let end = code.code.len();
     code.emit(&[plain(SET, 0)]);
     for at in code.to_end {
@@ -323,8 +309,7 @@ fn exemption(names: Names) -> Vec<Instruction> {
     code.code
 }
 
-/// Returns the program's filter after the exemption; `None` if both together exceed the kernel's
-/// limit.
+/// Returns `None` if both together exceed the kernel's limit.
 pub fn before(program: &[Instruction]) -> Option<Vec<Instruction>> {
     let mut code = exemption(Names {
         gate: raw::exempt_instruction_pointer(),
@@ -351,7 +336,6 @@ mod tests {
         verdict_within(&code, number, ip, args, 400)
     }
 
-    /// Returns a permitted value of an argument, and some forbidden ones.
     fn examples(what: Is) -> (u64, Vec<u64>) {
         match what {
             In(values) => {
@@ -401,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Calls that a sandbox must prevent.
+    /// A sandbox must prevent them.
     #[test]
     fn calls_to_other_processes_are_denied() {
         let process = u64::from(NAMES.process);

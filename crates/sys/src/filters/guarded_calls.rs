@@ -1,17 +1,15 @@
-//! Faults in the buffers of system calls that are in the memory of pools, because the kernel cannot
+//! Faults in buffers of system calls that are in the memory of pools, because the kernel cannot
 //! wait for an absent page.
 //!
 //! A filter ([`crate::seccomp`]) traps calls with a pointer into the *guarded range*, which
 //! contains all windows of such memory. The handler pins the pages ([`Resolver::hold`]), reissues
-//! the call from the gate, and unpins them. A buffer that exceeds the limit on pinned pages is
-//! transferred in pieces, if the kernel could split the transfer as well.
+//! the call from the gate, and unpins them. Large transfers are split if the kernel could split
+//! them too.
 //!
-//! The preloaded runtime handles more. Here, buffers that only a structure in other memory points
-//! to (`readv`, `sendmsg`) are not detected, and a signal handler that jumps out of a call leaves
-//! its pages pinned.
+//! Unlike the preloaded runtime, this detects no buffers behind structures in other memory
+//! (`readv`, `sendmsg`). A signal handler that jumps out of a call leaves its pages pinned.
 //!
-//! The filter survives exec. The kernel never chooses addresses in the range by itself, so the
-//! filter matches in another program only if that program requests them.
+//! The filter survives exec, but the kernel never chooses addresses in the range by itself.
 //!
 //! [`Resolver::hold`]: crate::touches::Resolver::hold
 
@@ -25,27 +23,25 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The range, once calls are guarded. Locked during the installation of the filter.
+/// Locked during the installation of the filter.
 static GUARDED: Mutex<Option<Range<usize>>> = Mutex::new(None);
-/// First address of the range, for the handler; 0 if there is none.
+/// 0 if there is none.
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static BEFORE: Before = Before::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// ID of the thread that tests if a call is trapped; 0 if none.
+/// The thread that tests if a call is trapped; 0 if none.
 static PROBING: AtomicI32 = AtomicI32::new(0);
-/// Result of the test: true if the call was trapped.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
-/// Maximum length of a path, with its zero byte.
+/// With its zero byte.
 const TEXT_BYTES: usize = 4096;
 
 type Arguments = [usize; 6];
 
-/// Returns the range for windows of guarded memory. The first call installs the filter, which
-/// guards system calls of all threads until the process exits. Fails with `AddrNotAvailable` if no
-/// range is free, `Unsupported` if another filter or handler receives the traps, or the calling
-/// thread blocks SIGSYS.
+/// Returns the range for windows of guarded memory. The first call installs the filter for all
+/// threads until the process exits. Fails with `AddrNotAvailable` if no range is free,
+/// `Unsupported` if another filter or handler receives the traps or the thread blocks SIGSYS.
 pub fn guarded_range() -> io::Result<Range<usize>> {
     let mut guarded = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(range) = &*guarded {
@@ -55,11 +51,10 @@ pub fn guarded_range() -> io::Result<Range<usize>> {
     if signals::current_mask() & signals::bit(SIGSYS) != 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    // Placed before the filter is built, which contains the gate's address.
+    // The filter contains the gate's address.
     window::place_gate();
     if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
-        // No signals are blocked: the call may sleep for long, and the program's handlers must run
-        // and interrupt it as usual.
+        // The call may sleep for long, so the program's handlers must be able to interrupt it.
         BEFORE.install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)?;
     }
     let is_free = |range: &Range<usize>| {
@@ -163,13 +158,12 @@ impl Call {
         buffer.map_or_else(|| self.issue(), |at| self.transfer(at))
     }
 
-    /// Pins the memory behind an argument. Fails if it exceeds the limit. The kernel reports
-    /// unmapped memory itself.
+    /// Fails beyond the limit. The kernel itself reports unmapped memory.
     fn hold_argument(&self, index: usize, pointee: Pointee) -> Result<Option<Held>, isize> {
         let (address, arguments) = (self.arguments[index], &self.arguments);
         let several = |count: u8, each: usize| arguments[usize::from(count)].saturating_mul(each);
         let len = match pointee {
-            // The kernel manages this range; it neither reads nor writes it.
+            // The kernel neither reads nor writes this range.
             Pointee::Range => return Ok(None),
             Pointee::Text => TEXT_BYTES - address % TEXT_BYTES,
             Pointee::Texts => TEXT_BYTES,
@@ -183,7 +177,7 @@ impl Call {
         if is_all { Ok(Some(held)) } else { Err(-(libc::ENOMEM as isize)) }
     }
 
-    /// Pins as many of the bytes as the limit allows.
+    /// Pins as many bytes as the limit allows.
     fn hold(&self, address: usize, len: usize) -> Result<Held, isize> {
         loop {
             match with_resolver(address, |resolver| resolver.hold(address, len, self.open)) {
@@ -201,8 +195,7 @@ impl Call {
         unsafe { raw::syscall_for_program(self.number, self.arguments) }
     }
 
-    /// Transfers a buffer, pinning it piece by piece: all of it, or as much as one call may
-    /// transfer.
+    /// Pins a buffer piece by piece: all of it, or as much as one call may transfer.
     fn transfer(&self, at: usize) -> isize {
         let (address, len) = (self.arguments[at], self.arguments[at + 1]);
         let (mut done, mut pieces) = (0, None);
@@ -211,7 +204,6 @@ impl Call {
                 Ok(held) => held,
                 Err(refused) => return if done > 0 { done as isize } else { refused },
             };
-            // The kernel reports unmapped memory itself.
             let piece = if held.len == 0 { len - done } else { held.len };
             let pieces = *pieces
                 .get_or_insert_with(|| if piece < len { self.pieces() } else { Pieces::AsNeeded });
@@ -252,19 +244,18 @@ impl Call {
             libc::S_IFREG | libc::S_IFBLK => Pieces::AsNeeded,
             libc::S_IFSOCK if writes && !is_stream() => Pieces::None,
             _ if writes || waits_for_all => Pieces::AsNeeded,
-            // There may be no more data, and a second piece would wait for it.
+            // A second piece would wait for data that may not come.
             _ => Pieces::One,
         }
     }
 }
 
-/// Number of pieces into which a transfer beyond the limit on pinned pages may be split.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pieces {
-    /// One shorter call: the kernel may transfer less than requested.
+    /// The kernel may transfer less than requested.
     One,
     AsNeeded,
-    /// Not splittable: a message is sent whole.
+    /// A message is sent whole.
     None,
 }
 

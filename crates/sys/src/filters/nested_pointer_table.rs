@@ -1,20 +1,15 @@
 //! Pointers within the structures of system calls. How to add a call: `runtime/guard/mod.rs`.
 //!
-//! Known structures have a [`Structure`] with their pointers and the bytes behind each. For others,
-//! [`walk_of`] returns the bytes that may hold pointers. The caller then treats every word that is
-//! an address of managed memory as one.
+//! For a call without a [`Structure`], [`walk_of`] returns the bytes that may hold pointers. The
+//! caller then treats every word that is an address of managed memory as one.
 
-/// Number of bytes behind a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     Bytes(usize),
     /// A number in the structure, times `each`, plus `more`.
     Counted {
-        /// Offset of the number.
         at: usize,
-        /// Its size in bytes.
         width: usize,
-        /// Bytes per element.
         each: usize,
         /// Bytes before the elements.
         more: usize,
@@ -35,20 +30,19 @@ impl Length {
     }
 }
 
-/// A structure, or an array of them, that an argument points to.
+/// One structure or an array of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Structure {
     pub address: usize,
-    /// Size of one structure in bytes, at most [`MAX_BYTES`].
+    /// Size of one structure, at most [`MAX_BYTES`].
     pub bytes: usize,
     pub count: usize,
-    /// Offset of each pointer, and the number of bytes behind it.
+    /// Offset, and bytes behind each.
     pub pointers: &'static [(usize, Length)],
-    /// Full size of the structure if it ends with an array.
+    /// Full size, if the structure ends with an array.
     pub trailing_array: Option<Length>,
 }
 
-/// The largest structure in this file, in bytes.
 pub const MAX_BYTES: usize = 128;
 
 const fn counted(at: usize, width: usize, each: usize) -> Length {
@@ -59,7 +53,7 @@ type Layout = (usize, &'static [(usize, Length)], Option<Length>);
 
 const SG_IO: usize = 0x2285;
 
-/// Requests of `ioctl`: the structure's fixed size, its pointers, and its full size with an array.
+/// Fixed size, pointers, and full size with an array.
 const REQUESTS: &[(usize, Layout)] = &[
     // SIOCGIFCONF: struct ifconf.
     (0x8912, (16, &[(8, counted(0, 4, 1))], None)),
@@ -108,7 +102,6 @@ const PTRACE_REGISTER_SETS: [usize; 2] = [0x4204, 0x4205];
 const KEYCTL_INSTANTIATE_IOV: usize = 20;
 const KEYCTL_DH_COMPUTE: usize = 23;
 
-/// Returns the structures of a call with known pointers, or with an array at their end.
 pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
     let [first, second, third, fourth, fifth, _] = *arguments;
     let (address, count, (bytes, pointers, trailing_array)) = match number {
@@ -141,19 +134,17 @@ fn is_filter(level: usize, option: usize) -> bool {
 pub struct Walk {
     pub address: usize,
     pub bytes: usize,
-    /// True if the call has an effect before it fails: pointers must be followed before the call.
+    /// The call has an effect before it fails, so pointers must be followed first.
     pub has_early_effect: bool,
 }
 
-/// Assumed bytes of a structure whose request encodes no size.
+/// Assumed for a request that encodes no size.
 const UNKNOWN_BYTES: usize = 256;
 const MAX_WALK_BYTES: usize = 4096;
-/// Bytes of the first version of struct perf_event_attr. Its last word is the only pointer, of
-/// probes: the name of a function or the path of a program.
+/// First version of struct perf_event_attr. Its last word is the only pointer, of probes.
 const PERF_EVENT_BYTES: usize = 64;
 
-/// Returns the bytes to search for pointers, for calls without a [`Structure`]. SG_IO has one, and
-/// is searched too: its array of vectors.
+/// Returns bytes to search. SG_IO has a [`Structure`], but its vectors are searched, too.
 pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     let [first, second, third, fourth, fifth, _] = *arguments;
     if structure_of(number, arguments).is_some() && second != SG_IO {
@@ -178,8 +169,7 @@ pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     Some(Walk { address, bytes: bytes.min(MAX_WALK_BYTES), has_early_effect })
 }
 
-/// Returns true for requests that transfer data before they copy results to the program: SG_IO with
-/// vectors, I2C_RDWR, SPI_IOC_MESSAGE.
+/// SG_IO with vectors, I2C_RDWR and SPI_IOC_MESSAGE transfer data before they copy results.
 fn has_early_effect(request: usize) -> bool {
     const KIND_AND_NUMBER: usize = 0xffff;
     const SPI_MESSAGE: usize = 0x6b00;
@@ -215,7 +205,7 @@ mod tests {
         let found = structure_of(libc::SYS_ioctl, &arguments(0x8912)).unwrap();
         assert_eq!((found.address, found.bytes, found.count), (0x1000, 16, 1));
         assert_eq!(found.pointers[0].0, 8);
-        // The request's number encodes 48 bytes.
+        // Its number encodes 48 bytes.
         let walk = walk_of(libc::SYS_ioctl, &arguments(0xc030_6401));
         assert_eq!(walk, Some(Walk { address: 0x1000, bytes: 48, has_early_effect: false }));
         assert_eq!(walk_of(libc::SYS_read, &[0; 6]), None);

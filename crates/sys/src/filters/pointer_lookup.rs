@@ -1,4 +1,4 @@
-//! Look-ups in the table of system calls: which arguments are pointers, and to how many bytes.
+//! Look-ups in the table of system calls.
 
 pub use crate::pointee::{Class, Pointee, Pointer};
 pub use crate::pointer_table::MAX_NUMBER;
@@ -17,18 +17,17 @@ const fn by_number() -> [Option<Class>; MAX_NUMBER] {
     classes
 }
 
-/// Returns the class of a call, or `None` if Linux 6.18 has no call of this number.
+/// Returns `None` if Linux 6.18 has no such call.
 pub fn class_of(number: i64) -> Option<Class> {
     *BY_NUMBER.get(usize::try_from(number).ok()?)?
 }
 
-/// Returns the pointer arguments of a call: empty if it has none, or is unknown.
+/// Empty for unknown calls.
 pub fn pointers(number: i64) -> &'static [Pointer] {
     class_of(number).map_or(&[], Class::pointers)
 }
 
-/// Returns the index of the buffer argument of a call that transfers data; the next argument is the
-/// buffer's length.
+/// Returns the index of a transfer's buffer; the next argument is its length.
 pub fn buffer_of(number: i64) -> Option<usize> {
     match number {
         libc::SYS_getrandom => Some(0),
@@ -42,8 +41,7 @@ pub fn buffer_of(number: i64) -> Option<usize> {
     }
 }
 
-/// Returns a mask for each call number below [`MAX_NUMBER`]: bit i is set if argument i is a
-/// pointer.
+/// Bit i is set if argument i is a pointer.
 pub fn pointer_masks() -> [u8; MAX_NUMBER] {
     std::array::from_fn(|number| {
         pointers(number as i64).iter().fold(0, |mask, (argument, _)| mask | 1 << argument)
@@ -55,7 +53,7 @@ mod tests {
     use super::*;
     use Pointee::{Array, Bits, Bytes, BytesPlus, Messages, Request, Vectors};
 
-    /// Calls of Linux 6.18 that an older header lacks.
+    /// Missing in older headers.
     const NEWER: [&str; 22] = [
         "uretprobe 335",
         "uprobe 336",
@@ -102,7 +100,7 @@ mod tests {
         }
     }
 
-    /// Does not need the kernel's header: the call numbers have two gaps.
+    /// The call numbers have two gaps.
     #[test]
     fn table_covers_all_numbers() {
         for number in 0..MAX_NUMBER as i64 {
@@ -155,7 +153,7 @@ mod tests {
         let len = |aux| value.byte_count(&[3, 2, 0x1000, 0x2000, aux, 0]);
         assert_eq!(index, 3);
         assert_eq!([len(10), len(100_000), len(1 << 20)], [4096, 100_000, 1 << 20].map(Some));
-        // AT_FDCWD, as a register with 32 bits and with 64.
+        // AT_FDCWD in 32 and in 64 bits.
         assert_eq!([len(0xffff_ff9c), len(-100_isize as usize)], [4096, 4096].map(Some));
     }
 

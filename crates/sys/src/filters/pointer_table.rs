@@ -2,9 +2,7 @@
 //! each.
 //!
 //! The guard's filter checks exactly these arguments, and the guard faults in exactly these ranges.
-//! [`crate::nested_pointer_table`] has pointers within structures; `runtime/guard/mod.rs` lists the
-//! file for each kind of argument. The filter ignores newer calls: with a swapped-out buffer such a
-//! call fails with EFAULT, but never reads wrong data.
+//! Newer calls are ignored: with a swapped-out buffer they fail with EFAULT.
 
 use crate::pointee::{Class, Pointee};
 use Class::{Described, Interposed, NoPointer, Refused};
@@ -36,8 +34,7 @@ const SYS_OPEN_TREE_ATTR: i64 = 467;
 const SYS_FILE_GETATTR: i64 = 468;
 const SYS_FILE_SETATTR: i64 = 469;
 
-/// Returns the class of a call; `None` for the numbers that Linux 6.18 does not use. Most calls of
-/// the same shape share a line. Lines are mostly ordered by the number of pointers.
+/// Returns `None` for unused numbers. Most calls of the same shape share a line.
 #[expect(non_upper_case_globals, reason = "names of the libc crate")]
 pub(crate) const fn class(number: i64) -> Option<Class> {
     Some(match number {
@@ -91,7 +88,7 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
         SYS_ustat | SYS_getitimer | SYS_timer_gettime | SYS_timerfd_gettime => {
             Described(&[(1, Struct(32))])
         }
-        // Operations that set a register take a value instead of a pointer: the filter allows them.
+        // Operations that set a register take a value: the filter allows them.
         SYS_arch_prctl => Described(&[(1, Struct(32))]),
         SYS_sched_setparam | SYS_sched_getparam => Described(&[(1, Struct(4))]),
         SYS_sched_setattr => Described(&[(1, Struct(4096))]),
@@ -118,7 +115,7 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
         SYS_epoll_ctl => Described(&[(3, Struct(12))]),
         SYS_rt_tgsigqueueinfo => Described(&[(3, Struct(128))]),
         SYS_quotactl_fd => Described(&[(3, Struct(4096))]),
-        // SETALL and GETALL: 16 bits for each of up to 32,000 semaphores.
+        // Up to 32,000 semaphores of 16 bits.
         SYS_semctl => Described(&[(3, Struct(64000))]),
         SYS_socketpair => Described(&[(3, Struct(8))]),
         SYS_io_uring_enter => Described(&[(4, Bytes(5))]),
@@ -143,7 +140,7 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
         }
         SYS_quotactl => Described(&[(1, Text), (3, Struct(4096))]),
         SYS_statx => Described(&[(1, Text), (4, Struct(256))]),
-        // The next argument is the length of a binary value, and else 0 or a descriptor.
+        // The next argument is a length, 0 or a descriptor.
         SYS_fsconfig => Described(&[(2, Text), (3, LengthInNext(4))]),
         SYS_futex_waitv => Described(&[(0, Array(1, 24)), (3, Struct(16))]),
         SYS_LSM_LIST_MODULES => Described(&[(0, Struct(128)), (1, Struct(4))]),
@@ -212,7 +209,7 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
         }
         SYS_io_setup => Refused(ENOSYS, &[(1, Struct(8))]),
         SYS_io_uring_setup => Refused(EPERM, &[(1, Struct(120))]),
-        // Memory: the engine handles these for the window instead of the kernel.
+        // The engine handles these for the window.
         SYS_mmap | SYS_munmap | SYS_mprotect | SYS_pkey_mprotect | SYS_madvise | SYS_mlock
         | SYS_mlock2 | SYS_munlock | SYS_msync | SYS_mseal | SYS_remap_file_pages => {
             Described(&[(0, Range)])
@@ -222,12 +219,10 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
         SYS_mremap => Described(&[(0, Range), (4, Range)]),
         SYS_mincore => Described(&[(0, Range), (2, Struct(4096))]),
         SYS_mbind => Described(&[(0, Range), (3, Bits(4))]),
-        // A child of `clone` would return from the handler on an empty stack. The handler's return
-        // undoes `sigaltstack`. The other calls store a pointer that the kernel uses when the
-        // thread exits.
+        // A child of `clone` would return on an empty stack. The handler's return undoes
+        // `sigaltstack`. The kernel uses the others' pointer when the thread exits.
         SYS_clone | SYS_clone3 | SYS_sigaltstack | SYS_set_robust_list | SYS_set_tid_address
         | SYS_rseq => Interposed,
-        // The kernel follows no argument.
         SYS_close | SYS_lseek | SYS_brk | SYS_rt_sigreturn | SYS_sched_yield | SYS_shmget
         | SYS_dup | SYS_dup2 | SYS_pause | SYS_alarm | SYS_getpid | SYS_socket | SYS_shutdown
         | SYS_listen | SYS_fork | SYS_vfork | SYS_exit | SYS_kill | SYS_semget | SYS_shmdt
@@ -259,5 +254,5 @@ pub(crate) const fn class(number: i64) -> Option<Class> {
     })
 }
 
-/// Exclusive upper bound of the call numbers in the table.
+/// Exclusive upper bound.
 pub const MAX_NUMBER: usize = 470;

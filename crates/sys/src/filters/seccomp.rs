@@ -1,11 +1,9 @@
-//! The guard's filter: traps a system call only if one of its pointer arguments is in the managed
-//! window.
+//! The guard's filter: traps a system call if a pointer argument is in the managed window.
 //!
-//! The filter survives exec. The next program may have no window, and so no handler. There the
-//! filter matches only addresses that the program itself chooses, because the kernel never chooses
-//! addresses in the window by itself. A hint to `mmap` is allowed, because it never displaces the
-//! window. `MAP_FIXED_NOREPLACE` fails as if the address were taken. [`crate::aslr`] describes the
-//! remaining risk. Calls from the gates ([`crate::raw`]) are allowed.
+//! The filter survives exec, perhaps into a program without a window or handler. There it matches
+//! only addresses that the program chooses. A hint to `mmap` is allowed, because it never displaces
+//! the window; `MAP_FIXED_NOREPLACE` fails as if the address were taken. [`crate::aslr`] describes
+//! the remaining risk. Calls from the gates ([`crate::raw`]) are allowed.
 
 use crate::pointer_lookup::{MAX_NUMBER, pointer_masks};
 use crate::raw;
@@ -29,28 +27,25 @@ pub(crate) const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
-/// `si_errno` of a call that a filter of [`build_for_callers`] has trapped.
+/// `si_errno` of a call trapped by [`build_for_callers`].
 pub const BY_CALLER: u16 = 0x5357;
 const TRAP_BY_CALLER: u32 = TRAP | BY_CALLER as u32;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
-/// Index of `mmap`'s flags.
 const MMAP_FLAGS: u32 = 3;
 const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
-/// Flags that make the address of `mmap` binding.
+/// Make the address of `mmap` binding.
 const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
 
 const SET_MODE_FILTER: usize = 1;
-/// Installs the filter for existing threads, too.
+/// Existing threads, too.
 const FLAG_ALL_THREADS: usize = 1;
-/// Without this flag, kernels before 5.16 disable speculative store bypass and indirect branch
-/// speculation in all filtered threads.
+/// Otherwise kernels before 5.16 disable speculation (SSB, IB) in all filtered threads.
 const FLAG_SPEC_ALLOW: usize = 1 << 2;
-/// Index of futex's operation argument.
 const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
-/// One instruction of a filter, in the kernel's format.
+/// In the kernel's format.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Instruction {
@@ -67,12 +62,12 @@ pub(crate) fn plain(code: u16, value: u32) -> Instruction {
     branch(code, value, 0, 0)
 }
 
-/// Returns a comparison with `value`, and how many instructions each outcome skips.
+/// The outcomes skip this many instructions.
 pub(crate) fn branch(code: u16, value: u32, if_true: usize, if_false: usize) -> Instruction {
     Instruction { code, if_true: if_true as u8, if_false: if_false as u8, value }
 }
 
-/// Returns the start of a filter: allows calls of other architectures, and loads the number.
+/// Allows other architectures, and loads the number.
 fn by_number() -> [Instruction; 4] {
     [
         plain(LOAD, OFFSET_ARCH),
@@ -82,23 +77,22 @@ fn by_number() -> [Instruction; 4] {
     ]
 }
 
-/// Values that the filter compares pointers with.
+/// Compared with pointers.
 #[derive(Debug, Clone, Copy)]
 struct Match {
-    /// High half of the window's first address.
+    /// High half of the first address.
     base: u32,
-    /// Length of the window, in units of 4 GiB.
+    /// In units of 4 GiB.
     len: u32,
     exempt: u64,
 }
 
-/// Calls with adjacent numbers that need the same check.
+/// Adjacent numbers with the same check.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     first: u32,
     /// Bit i: argument i is a pointer.
     pointers: u8,
-    /// Dependence of the check on other arguments.
     kind: Kind,
 }
 
@@ -108,22 +102,21 @@ impl Run {
     }
 }
 
-/// Dependency of a call's pointers on another argument.
+/// How a call's pointers depend on another argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Pointers,
-    /// The address counts only if one of [`FIXED`] is set.
+    /// The address counts only with one of [`FIXED`].
     Mmap,
-    /// Each operation uses its own pointers; the other arguments may have any value. A trap for
-    /// those could kill the process, because the C library and the engine wake waiters with all
-    /// signals blocked.
+    /// Each operation uses its own pointers; other arguments have any value. A trap for those could
+    /// kill the process: waiters are woken with all signals blocked.
     Futex,
-    /// The argument is a pointer if the operation is at least [`ARCH_GET_FS`]. Lower operations set
-    /// a segment base, which in the handler would affect the handler itself.
+    /// A pointer from [`ARCH_GET_FS`] on. Lower operations set a segment base, which in the handler
+    /// would affect the handler itself.
     ArchPrctl,
 }
 
-/// <asm/prctl.h>: the first operation of `arch_prctl` with a pointer.
+/// <asm/prctl.h>: first with a pointer.
 const ARCH_GET_FS: u32 = 0x1003;
 
 fn kind_of(number: i64) -> Kind {
@@ -148,14 +141,12 @@ fn runs() -> Vec<Run> {
     runs
 }
 
-/// Builds the filter for a window at `base` of `len` bytes, both multiples of 4 GiB.
-///
-/// A binary search over the call number ends in jumps to the checks. Equal checks are shared. This
-/// shortens the start of every program, when the kernel compiles the filter.
+/// `base` and `len` are multiples of 4 GiB. A binary search over the call number ends in jumps to
+/// shared checks, which shortens the kernel's compilation at every start.
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len > 0 && (base | len).trailing_zeros() >= 32);
     let this = Match { base: (base >> 32) as u32, len: (len >> 32) as u32, exempt };
-    // Allocated once: inside the runtime each allocation costs two system calls.
+    // Inside the runtime each allocation costs two system calls.
     let mut code = Vec::with_capacity(INSTRUCTION_CAPACITY);
     code.extend(by_number());
     let mut leaves = Vec::with_capacity(INSTRUCTION_CAPACITY);
@@ -173,14 +164,13 @@ pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     code
 }
 
-/// Capacity for instructions, calls and checks that avoids further allocations.
+/// Avoids further allocations.
 const INSTRUCTION_CAPACITY: usize = 1536;
 
-/// Emits a binary search over the call number. Each run with pointers ends in a jump, recorded in
-/// `leaves`, whose target is set later.
+/// Binary search over the number. Runs with pointers jump to targets that are set later (`leaves`).
 fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Run)>) {
     if let [run] = runs {
-        // Calls without pointers load no arguments, so the kernel can cache the result for them.
+        // Without loads of arguments the kernel can cache the result.
         let is_checked = run.pointers != 0;
         if is_checked {
             leaves.push((code.len(), *run));
@@ -196,7 +186,7 @@ fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Ru
     search(code, high, leaves);
 }
 
-/// Emits a check that traps if one of the run's pointers is in the window.
+/// Traps if one of the run's pointers is in the window.
 fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     if run.kind == Kind::Futex {
         return check_futex(code, run, this);
@@ -223,7 +213,7 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
             plain(RETURN, ALLOW),
         ]);
     }
-    // The caller's address is checked last, because few calls get here.
+    // Last, because few calls get here.
     code.extend([
         plain(LOAD, OFFSET_POINTER),
         plain(AND, !(raw::APART as u32)),
@@ -233,8 +223,7 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
         plain(RETURN, ALLOW),
     ]);
     if run.kind == Kind::Mmap {
-        // A program without a window may test by NOREPLACE if an address is free. In a program with
-        // a window the address is taken in any case.
+        // A program without a window may test by NOREPLACE if an address is free.
         code.extend([
             plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
             branch(IF_ANY_SET, NOREPLACE, 0, 1),
@@ -244,7 +233,7 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     code.push(plain(RETURN, TRAP));
 }
 
-/// Emits one [`check`] for each set of pointers that futex operations use.
+/// One [`check`] for each set of pointers of futex operations.
 fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     const WORD: u8 = 1 << 0;
     const TIMEOUT: u8 = 1 << 3;
@@ -282,8 +271,7 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     check(code, with(WORD), this);
 }
 
-/// Calls that [`build_for_callers`] traps: they map memory, or their buffers are behind nested
-/// pointers.
+/// They map memory, or their buffers are behind nested pointers.
 pub const CALLS_BY_CALLER: [i64; 19] = [
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -306,15 +294,14 @@ pub const CALLS_BY_CALLER: [i64; 19] = [
     libc::SYS_ioctl,
 ];
 
-/// Maximum number of addresses for [`build_for_callers`]: the kernel refuses longer filters.
+/// The kernel refuses longer filters.
 pub const MAX_CALLERS: usize = 1200;
 
-/// Builds a filter that traps [`CALLS_BY_CALLER`] from these return addresses: those after the
-/// `syscall` instructions, in ascending order, at most [`MAX_CALLERS`].
+/// Traps [`CALLS_BY_CALLER`] from these return addresses, after `syscall` instructions: ascending,
+/// at most [`MAX_CALLERS`].
 ///
-/// The filter survives `exec`. Single addresses rarely match such an instruction of the next
-/// program; a range of code would. Other calls are decided by number alone, so the kernel caches
-/// the result.
+/// Single addresses rarely match an instruction of the next program; a range of code would. Other
+/// calls are decided by number alone, so the kernel caches the result.
 pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
     assert!(callers.len() <= MAX_CALLERS && callers.is_sorted());
     let mut filter = by_number().to_vec();
@@ -334,7 +321,6 @@ pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
     filter
 }
 
-/// Emits a binary search over the lower halves of addresses.
 fn search_callers(filter: &mut Vec<Instruction>, callers: &[usize]) {
     const FEW: usize = 4;
     if callers.len() > FEW {
@@ -352,7 +338,6 @@ fn search_callers(filter: &mut Vec<Instruction>, callers: &[usize]) {
     filter.push(plain(RETURN, ALLOW));
 }
 
-/// Returns a filter that traps one call with any arguments.
 pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
     [
         plain(LOAD, OFFSET_NUMBER),
@@ -362,7 +347,6 @@ pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
     ]
 }
 
-/// Returns true if the kernel supports filters that trap.
 pub fn is_available() -> bool {
     const GET_ACTION_AVAIL: usize = 2;
     let action = TRAP;
@@ -371,11 +355,9 @@ pub fn is_available() -> bool {
     unsafe { raw::syscall(libc::SYS_seccomp, args) == 0 }
 }
 
-/// Installs a filter for all threads, because a library loaded earlier may have started some. If
-/// one of them has its own filter, installs the filter only for the calling thread and those that
-/// it starts later.
-///
-/// Without CAP_SYS_ADMIN, first sets no_new_privs, as the kernel requires.
+/// Installs a filter for all threads: a library loaded earlier may have started some. If one has
+/// its own filter, only for the calling thread and later ones. Without CAP_SYS_ADMIN sets
+/// no_new_privs.
 pub fn install(program: &[Instruction]) -> io::Result<()> {
     let filter = program.as_ptr().cast_mut().cast();
     let descriptor = libc::sock_fprog { len: program.len() as u16, filter };
@@ -407,7 +389,6 @@ pub(crate) mod tests {
     const LEN: usize = 3 << 40;
     const EXEMPT: u64 = 0x7f00_1234_5619;
 
-    /// Interprets the instructions that filters use.
     pub(crate) fn verdict(program: &[Instruction], number: i64, ip: u64, args: [u64; 6]) -> u32 {
         verdict_within(program, number, ip, args, 64)
     }
@@ -455,7 +436,6 @@ pub(crate) mod tests {
                     let mut args = [1u64; 6];
                     args[MMAP_FLAGS as usize] = libc::MAP_FIXED as u64;
                     if number as i64 == libc::SYS_futex {
-                        // The operation that uses all pointers.
                         args[FUTEX_OPERATION as usize] = libc::FUTEX_WAIT_REQUEUE_PI as u64;
                     }
                     if number as i64 == libc::SYS_arch_prctl {
@@ -478,7 +458,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// See futex(2): arguments that an operation does not use may have any value.
+    /// See futex(2): unused arguments may have any value.
     #[test]
     fn futex_operation_traps_for_its_own_pointers_only() {
         let program = build(BASE, LEN, EXEMPT);
@@ -518,7 +498,7 @@ pub(crate) mod tests {
         };
         let inside = BASE as u64 + 4096;
         let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        // The kernel uses only the low half of the flags.
+        // The kernel uses only the low half.
         for hint in [0, anonymous, 0xffef_ffef, 0x10 << 32, 0x10_0000 << 32] {
             assert_eq!(ask(libc::SYS_mmap, inside, hint), ALLOW, "{hint:#x}");
             assert_eq!(ask(libc::SYS_munmap, inside, hint), TRAP, "{hint:#x}");
@@ -554,7 +534,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Runs in a child, because a filter cannot be removed.
+    /// A filter cannot be removed, so this runs in a child.
     #[test]
     fn existing_threads_get_the_filter() {
         use crate::probe::{Ended, in_child};

@@ -1,10 +1,9 @@
-//! Bars that consist of several parts.
+//! Bars of several parts.
 
 use super::theme::{Part, Theme};
 use ratatui::text::{Line, Span};
 
-/// Distributes `width` characters over amounts of a whole. A nonzero amount gets at least one
-/// character while there is space.
+/// A nonzero amount gets at least one character while there is space.
 pub(super) fn signs(amounts: &[u64], whole: u64, width: usize) -> Vec<usize> {
     let mut left = width;
     let share = |amount: u64| amount as f64 / whole.max(1) as f64 * width as f64;
@@ -33,7 +32,6 @@ pub(super) fn bar(
         .collect()
 }
 
-/// Returns a line with as many parts and their amounts as fit the width.
 pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)], width: usize) -> Line<'static> {
     let (mut spans, mut used) = (Vec::new(), 0);
     for (part, name, amount) in parts {
@@ -49,7 +47,7 @@ pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)], width: usize)
     Line::from(spans)
 }
 
-/// Returns the first text that fits, or an empty one, to avoid truncated numbers.
+/// The first text that fits: numbers are never truncated.
 pub(super) fn fitting(width: usize, texts: impl IntoIterator<Item = String>) -> String {
     texts.into_iter().find(|text| text.chars().count() <= width).unwrap_or_default()
 }

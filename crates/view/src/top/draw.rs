@@ -15,19 +15,15 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 use softswap_engine::base::stats::{TIERS, Tier};
 
-/// Height in lines at which each tier gets its own line.
+/// From this height each tier gets its own line.
 const TALL: u16 = 36;
-/// Width of the label before a sparkline.
 const LABEL: usize = 9;
-/// Width of the current value before a sparkline.
 const VALUE: usize = 9;
-/// Height of the table's title and two processes.
+/// The table's title and two processes.
 const MIN_TABLE: u16 = 3;
-/// Widths of the columns in the list of trees: PID, state, and memory.
+/// Columns in the list of trees: PID, state, memory.
 const LIST: [u16; 3] = [7, 13, 18];
-/// Smallest width at which a command is shown.
 const MIN_COMMAND: u16 = 8;
-/// Placeholder for an unknown value.
 const NONE: &str = "-";
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
@@ -85,7 +81,7 @@ fn draw_tree(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
         0
     };
     let lines = rate_lines(area.height >= TALL);
-    // If space is short, the processes and the memory have priority.
+    // Processes and memory have priority.
     let mut left = area.height.saturating_sub(1 + MIN_TABLE);
     let mut take = |wanted: u16| {
         let taken = wanted.min(left);
@@ -126,7 +122,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Draws a line for each tree, so that the selected one is visible.
+/// The selected tree is always visible.
 fn draw_list(frame: &mut Frame<'_>, area: Rect, screen: &Screen, shown: &Tree, theme: Theme) {
     let mut left = area.width;
     let mut fits = |width: u16| {
@@ -260,11 +256,10 @@ fn swapped_out_line(tree: &Tree, width: usize, theme: Theme) -> Line<'static> {
     Line::from(vec![Span::raw(text), Span::styled(errors, theme.warning())])
 }
 
-/// A line with a sparkline.
 struct RateLine {
     label: &'static str,
     value: fn(&Rates) -> f64,
-    /// Smallest value that a full bar of the sparkline represents.
+    /// Smallest value of a full bar.
     full: f64,
     shown: fn(f64) -> String,
 }
@@ -352,7 +347,6 @@ fn aligned(text: String, is_text: bool) -> Line<'static> {
     Line::raw(text).alignment(if is_text { Alignment::Left } else { Alignment::Right })
 }
 
-/// Draws the result of a change, or details of the selected process.
 fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
     if let Some((is_done, text)) = &screen.change_result {
         let style = if *is_done { theme.title() } else { theme.warning() };

@@ -44,7 +44,6 @@ fn tree(root: u32, processes: Vec<Process>) -> Tree {
     Tree { root, command: format!("python3 analysis-{root}.py"), shared: None, processes }
 }
 
-/// Returns the screen after `looks` samples, one per second.
 fn after(looks: u64, trees: impl Fn(u64) -> Vec<Tree>) -> Screen {
     let mut screen = Screen::new("somebody".into(), None);
     (1..=looks).for_each(|sample| screen.update(Duration::from_secs(sample), trees(sample)));
@@ -122,7 +121,7 @@ fn every_size_is_drawn_and_ascii_mode_is_ascii() {
             screen.mode = mode.clone();
             assert!(!rendered(&screen, size, Theme::of(false, false)).is_empty());
             let plain = rendered(&screen, size, Theme::of(true, true));
-            // The border of boxes is drawn with line characters.
+            // Boxes are drawn with line characters.
             assert!(mode == Mode::Help || plain.is_ascii(), "{plain}");
         }
     }
@@ -156,12 +155,12 @@ fn exited_tree_is_marked_and_removed_later() {
     assert!(shown.contains("has ended") && shown.contains("1 tree, 1 process"), "{shown}");
     let shown = rendered(&after(20, trees), (80, 24), Theme::of(true, false));
     assert!(!shown.contains("has ended") && shown.contains("1 tree,"), "{shown}");
-    // A tree requested by PID remains on the screen.
+    // A tree requested by PID remains.
     let mut screen = Screen::new("somebody".into(), Some(5));
     (1..=30).for_each(|sample| screen.update(Duration::from_secs(sample), trees(sample)));
     let shown = rendered(&screen, (80, 24), Theme::of(true, false));
     assert!(shown.contains("5 has ended python3 analysis-5.py"), "{shown}");
-    // Figures of the exited tree are not shown.
+    // No figures of the exited tree.
     for part in ["0 trees, 0 processes", "- of 256.0 MiB", "resident -", "out -", "6 short"] {
         assert!(shown.contains(part), "{part:?} is missing in:\n{shown}");
     }
@@ -197,7 +196,7 @@ fn small_screen_shows_complete_fields() {
     let screen = after(3, |sample| {
         vec![tree(7, vec![process(8, "python3", sample)]), tree(9, vec![process(10, "b", sample)])]
     });
-    // Every figure that may appear, in full.
+    // All figures that may appear.
     let whole = "2 7 8 9 10 250.0M 256.0M 250.0 256.0 180.0 60.0 86.0 1.0 86.0M 1.0G 109.4 5.86 1 0 \
                  50% 50 12.3k 12.3k/s 0/s 12.0M/s 0B/s 180.0M 60.0M 10.0M 6.0M analysis-7.py \
                  analysis-9.py python3 analysis-7 analysis-9";

@@ -3,10 +3,10 @@
 use crate::rates::Rates;
 use std::collections::VecDeque;
 
-/// Number of samples, one per second.
+/// One sample per second.
 const KEPT: usize = 120;
 
-/// Rates of a tree, the newest last.
+/// The newest last.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<Rates>);
 
@@ -18,8 +18,7 @@ impl History {
         self.0.push_back(rates);
     }
 
-    /// Draws a line of at most `width` characters, the newest at the right. The highest sign stands
-    /// for the maximum, or for `full` if that is larger.
+    /// The newest is at the right. The highest sign is the maximum, or `full` if that is larger.
     pub(super) fn sparkline(
         &self,
         width: usize,

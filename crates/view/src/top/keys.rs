@@ -3,7 +3,6 @@
 use super::screen::{Mode, SETTINGS, Screen};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Action of the caller after a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Continue,
@@ -12,7 +11,6 @@ pub(super) enum Answer {
     Set { pid: u32, key: String, value: String },
 }
 
-/// Longest value of a setting, in characters.
 const MAX_VALUE: usize = 40;
 const PAGE: isize = 10;
 

@@ -1,4 +1,4 @@
-//! `softswap top`: shows programs under softswap on the terminal until the user quits.
+//! `softswap top`.
 
 mod theme;
 mod history;
@@ -17,41 +17,36 @@ use std::time::{Duration, Instant};
 use terminal::Terminal;
 use theme::Theme;
 
-/// Interval between two samples.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval before the second sample, so that rates appear soon.
+/// Rates appear soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(300);
-/// Longest delay before a new sample is shown.
+/// Delay before a new sample is shown.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Changes a setting of a process. Fails with the reason if the setting was not changed.
+/// Fails with the reason.
 pub type Set = fn(pid: u32, key: &str, value: &str) -> Result<String, String>;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// User whose trees are shown, for the message if there are none.
+    /// Named in the message if there are no trees.
     pub user: String,
-    /// Show only the tree with this root.
     pub only: Option<u32>,
     pub no_color: bool,
-    /// True if the terminal shows only ASCII.
     pub ascii: bool,
 }
 
-/// Message of the sampling thread to the screen.
 enum Update {
     Sampled(Duration, Vec<Tree>),
     ChangeResult(Result<String, String>),
 }
 
-/// Request to the sampling thread to change a setting.
 struct Change {
     pid: u32,
     key: String,
     value: String,
 }
 
-/// Shows the screen until the user quits. `collect` returns all trees.
+/// `collect` returns all trees.
 ///
 /// # Errors
 /// If the terminal fails.
@@ -66,8 +61,7 @@ pub fn show(
     builder.spawn(move || run_sampler(collect, set, &updates, &requests))?;
     let theme = Theme::of(options.no_color, options.ascii);
     let mut screen = Screen::new(options.user, options.only);
-    // Show the first sample immediately if it is available soon, but do not wait for slow
-    // processes.
+    // Show a quick first sample immediately, but do not wait for slow processes.
     if let Ok(first) = incoming.recv_timeout(TICK) {
         take(&mut screen, first);
     }
@@ -123,7 +117,7 @@ fn handle_input(
     }
 }
 
-/// Runs on the sampling thread, so that a process that answers slowly does not block the screen.
+/// A process that answers slowly must not block the screen.
 fn run_sampler(
     mut collect: impl FnMut() -> Vec<Tree>,
     set: Set,

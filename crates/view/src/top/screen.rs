@@ -7,10 +7,9 @@ use crate::tree::{Process, Tree};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Time for which an exited tree is still shown, unless it was requested by PID.
+/// Unless requested by PID.
 const EXITED_SHOWN_FOR: Duration = Duration::from_secs(10);
 
-/// A setting that can be changed on this screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) press: char,
@@ -28,23 +27,13 @@ pub(super) const SETTINGS: [Setting; 3] = [
 pub(super) enum Mode {
     Watch,
     Help,
-    /// The user types a new value of a setting.
-    Type {
-        target: Target,
-        text: String,
-    },
-    /// The user is asked to confirm the value.
-    Confirm {
-        target: Target,
-        text: String,
-    },
+    Type { target: Target, text: String },
+    Confirm { target: Target, text: String },
 }
 
-/// Process or tree whose setting is changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) pid: u32,
-    /// Description for the user.
     pub(super) owner_text: String,
     pub(super) setting: Setting,
     pub(super) now: Option<String>,
@@ -54,10 +43,9 @@ pub(super) struct Target {
 pub(super) struct Screen {
     pub(super) user: String,
     pub(super) only: Option<u32>,
-    /// True after the first sample.
     pub(super) has_sampled: bool,
     pub(super) trees: Vec<Tree>,
-    /// Time of the first sample without each exited tree.
+    /// First sample without each exited tree.
     ended: HashMap<u32, Duration>,
     comparison: Comparison,
     pub(super) compared: Compared,
@@ -66,7 +54,7 @@ pub(super) struct Screen {
     process: Option<u32>,
     pub(super) sort: Sort,
     pub(super) mode: Mode,
-    /// Result of the last change: success, and a message.
+    /// Success, and a message.
     pub(super) change_result: Option<(bool, String)>,
 }
 
@@ -89,7 +77,6 @@ impl Screen {
         }
     }
 
-    /// Takes a new sample.
     pub(super) fn update(&mut self, at: Duration, mut trees: Vec<Tree>) {
         trees.retain(|tree| self.only.is_none_or(|only| only == tree.root));
         self.has_sampled = true;
@@ -98,8 +85,8 @@ impl Screen {
         for tree in &trees {
             self.ended.remove(&tree.root);
             let mut awake = tree.processes.iter().filter(|it| it.reading().is_some()).peekable();
-            // An awake process has rates from its second sample. A tree whose processes all sleep
-            // has no rates, so it does not wait for a second sample.
+            // Awake processes have rates from the second sample on. Trees that sleep have none to
+            // wait for.
             let is_known = awake.peek().is_none()
                 || awake.any(|process| compared.processes.contains_key(&process.pid));
             match compared.trees.get(&tree.root).filter(|_| is_known) {
@@ -141,7 +128,7 @@ impl Screen {
         self.ended.contains_key(&root)
     }
 
-    /// Returns the rates of a tree that runs, once they are known.
+    /// `None` for exited trees, and until rates are known.
     pub(super) fn rates(&self, root: u32) -> Option<Rates> {
         self.compared.trees.get(&root).copied()
     }
@@ -150,7 +137,6 @@ impl Screen {
         self.histories.get(&root)
     }
 
-    /// Returns the processes of the selected tree, in order.
     pub(super) fn rows(&self) -> Vec<Row<'_>> {
         let Some(tree) = self.selected() else { return Vec::new() };
         let mut rows = self.sort.rows(&tree.processes, &self.compared);
@@ -159,12 +145,10 @@ impl Screen {
         rows
     }
 
-    /// Returns the index of the selected process; by default the first.
     pub(super) fn at(&self, rows: &[Row<'_>]) -> usize {
         rows.iter().position(|row| Some(row.process.pid) == self.process).unwrap_or(0)
     }
 
-    /// Moves the selection down by `by` processes, or up if negative.
     pub(super) fn step(&mut self, by: isize) {
         let rows = self.rows();
         let last = rows.len().saturating_sub(1);
@@ -172,7 +156,6 @@ impl Screen {
         self.process = rows.get(to).map(|row| row.process.pid);
     }
 
-    /// Selects the next tree, or the previous one.
     pub(super) fn step_tree(&mut self, to_the_next: bool) {
         let count = self.trees.len();
         let at = self.trees.iter().position(|tree| Some(tree.root) == self.tree).unwrap_or(0);
@@ -182,8 +165,7 @@ impl Screen {
         }
     }
 
-    /// Starts the input of a new value for a setting of the selected process, or of the tree if it
-    /// has the budget. Returns the reason if that is impossible.
+    /// Changes the selected process, or its tree if that has the budget. Fails with the reason.
     pub(super) fn begin(&mut self, setting: Setting) -> Result<(), String> {
         let tree = self.selected().ok_or("there is nothing to change")?;
         if self.has_ended(tree.root) {

@@ -1,4 +1,4 @@
-//! The table of a tree's processes: columns and sorting.
+//! The table of a tree's processes.
 
 use crate::rates::{Compared, Rates};
 use crate::reading::Reading;
@@ -6,19 +6,16 @@ use crate::tree::{Process, State};
 use crate::units::bytes;
 use std::cmp::Ordering;
 
-/// A column of the table.
 pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) width: u16,
-    /// Unique, 0 to 11. If space is short, columns with the highest ranks are omitted.
+    /// Unique, 0 to 11. The highest ranks are omitted if space is short.
     rank: u8,
     content: Content,
 }
 
-/// The content of a column for a process.
 enum Content {
     Text(fn(&Row<'_>) -> String),
-    /// A number if it is known, and its format.
     Number(fn(&Row<'_>) -> Option<f64>, fn(f64) -> String),
 }
 
@@ -40,7 +37,7 @@ fn size(bytes: f64) -> String {
     short_bytes(bytes as u64)
 }
 
-/// Returns the mappings created by page protection; `None` with userfaultfd.
+/// `None` with userfaultfd.
 fn mappings(row: &Row<'_>) -> Option<f64> {
     let reading = row.process.reading().filter(|it| it.mappings_limit > 0)?;
     Some(reading.mappings as f64)
@@ -50,7 +47,6 @@ fn whole(number: f64) -> String {
     format!("{number:.0}")
 }
 
-/// All columns, from the left.
 pub(super) const COLUMNS: [Column; 12] = [
     number("PID", 7, 0, |row| Some(f64::from(row.process.pid)), whole),
     text("NAME", 15, 2, |row| row.process.name.clone()),
@@ -73,10 +69,10 @@ pub(super) const COLUMNS: [Column; 12] = [
     number("WRITE/S", 8, 10, |row| Some(row.rates?.written_bytes), size),
     number("MAPS", 7, 11, mappings, short_count),
 ];
-/// Index of the column by which the table is sorted at first.
+/// Sorted at first by this column.
 const USED: usize = 3;
 
-/// Returns the columns that fit into `width`, with a space between them; at least one column.
+/// At least one column, with spaces between them.
 pub(super) fn columns(width: u16) -> Vec<&'static Column> {
     let mut by_rank: Vec<&Column> = COLUMNS.iter().collect();
     by_rank.sort_by_key(|column| column.rank);
@@ -89,12 +85,11 @@ pub(super) fn columns(width: u16) -> Vec<&'static Column> {
     COLUMNS.iter().filter(|column| usize::from(column.rank) < shown).collect()
 }
 
-/// A process with its displayed data.
 #[derive(Debug, Clone)]
 pub(super) struct Row<'t> {
     pub(super) process: &'t Process,
     pub(super) rates: Option<Rates>,
-    /// True if the tree has exited; then its figures are not shown.
+    /// The tree's figures are then not shown.
     pub(super) has_ended: bool,
 }
 
@@ -109,18 +104,16 @@ impl Column {
         matches!(self.content, Content::Text(_))
     }
 
-    /// Returns the column's text for a process.
     pub(super) fn text(&self, row: &Row<'_>) -> String {
         match self.content {
             Content::Text(of) => of(row),
-            // Rank 0 is the PID, which is also shown after the exit.
+            // Rank 0 is the PID, shown also after the exit.
             Content::Number(..) if row.has_ended && self.rank > 0 => "-".into(),
             Content::Number(of, shown) => of(row).map_or_else(|| "-".into(), shown),
         }
     }
 
-    /// Compares numbers in descending order, names in ascending order, and equal ones by PID.
-    /// Unknown numbers count as 0.
+    /// Numbers descend, names ascend, equal ones by PID. Unknown numbers count as 0.
     fn compare(&self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
         let first = match self.content {
             Content::Text(of) => of(one).cmp(&of(other)),
@@ -130,10 +123,8 @@ impl Column {
     }
 }
 
-/// Sort order of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sort {
-    /// Index of the column.
     column: usize,
     pub(super) is_reversed: bool,
 }
@@ -145,18 +136,15 @@ impl Default for Sort {
 }
 
 impl Sort {
-    /// Selects the column to the right, or to the left.
     pub(super) fn step(&mut self, to_the_right: bool) {
         let next = self.column + if to_the_right { 1 } else { COLUMNS.len() - 1 };
         *self = Sort { column: next % COLUMNS.len(), is_reversed: false };
     }
 
-    /// Returns true if the table is sorted by this column.
     pub(super) fn is_by(self, column: &Column) -> bool {
         COLUMNS[self.column].rank == column.rank
     }
 
-    /// Returns all processes in this order.
     pub(super) fn rows<'t>(self, processes: &'t [Process], compared: &Compared) -> Vec<Row<'t>> {
         let row = |process: &'t Process| Row {
             process,
@@ -172,12 +160,12 @@ impl Sort {
     }
 }
 
-/// Formats `12.3 MiB` as `12.3M`.
+/// `12.3 MiB` as `12.3M`.
 pub(super) fn short_bytes(count: u64) -> String {
     bytes(count).replace("iB", "").replace(' ', "")
 }
 
-/// Formats a count: `950`, `12.3k`, `4.5M`.
+/// `950`, `12.3k`, `4.5M`.
 pub(super) fn short_count(value: f64) -> String {
     match value {
         _ if value < 999.5 => format!("{value:.0}"),

@@ -17,18 +17,15 @@ use std::time::Duration;
 /// Exit status after a second termination signal.
 const FAILED: i32 = 1;
 
-/// Input, or a change of the terminal.
 pub(super) enum Event {
     None,
     Resized,
-    /// A termination signal, or the terminal was closed.
+    /// Terminated, or the terminal was closed.
     Ended,
-    /// A signal to stop (SIGTSTP).
     Stopped,
     Key(KeyEvent),
 }
 
-/// The terminal while `top` uses it.
 pub(super) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
     ended: Arc<AtomicBool>,
@@ -49,7 +46,7 @@ impl Terminal {
         let [stopped, continued] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         signal_hook::flag::register(Signal::TSTP.as_raw(), stopped.clone())?;
         signal_hook::flag::register(Signal::CONT.as_raw(), continued.clone())?;
-        // Restore the terminal first, so that a panic message is visible.
+        // Makes a panic's message visible.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             restore();
@@ -105,7 +102,6 @@ impl Terminal {
         })
     }
 
-    /// Restores the terminal and stops until SIGCONT.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
         if is_orphaned() {
             return Ok(());
@@ -118,16 +114,14 @@ impl Terminal {
     /// Sets up the terminal again after other programs have used it.
     fn retake(&mut self) -> io::Result<()> {
         self.continued.store(false, Relaxed);
-        // Another program may have reset raw mode without crossterm's knowledge, so disable it
-        // first.
+        // Another program may have reset raw mode unknown to crossterm.
         let _ = disable_raw_mode();
         take()?;
         self.inner.clear()
     }
 }
 
-/// Returns true if this process group is orphaned: no shell would continue it. The kernel does not
-/// stop such a group by SIGTSTP either.
+/// No shell would continue an orphaned group. The kernel does not stop it by SIGTSTP either.
 fn is_orphaned() -> bool {
     use rustix::process::{getpgrp, getppid, getsid};
     let Ok(session) = getsid(None) else { return true };
@@ -135,8 +129,7 @@ fn is_orphaned() -> bool {
     session == getpgrp() || of_parent != Some(session)
 }
 
-/// Waits for input or a signal. Returns false if the terminal was closed. Uses `poll` directly,
-/// because crossterm reads from a closed terminal forever.
+/// Returns false if the terminal was closed, from which crossterm would read forever.
 fn wait_for_input(limit: Duration) -> bool {
     let stdin = rustix::stdio::stdin();
     let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
@@ -152,7 +145,7 @@ fn take() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Restores the terminal. Ignores errors, because the terminal may be closed.
+/// The terminal may be closed, so errors are ignored.
 fn restore() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

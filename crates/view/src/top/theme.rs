@@ -1,5 +1,5 @@
-//! Characters and colours. Uses only the terminal's sixteen colours, which the user has chosen for
-//! the background. Colours carry no information that the text lacks.
+//! Only the terminal's sixteen colours, which the user has chosen for the background. They carry no
+//! information that the text lacks.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -9,7 +9,6 @@ pub(super) struct Theme {
     is_ascii: bool,
 }
 
-/// Part of a bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Resident,
@@ -38,7 +37,6 @@ impl Theme {
         }
     }
 
-    /// Returns the character of a bar's part.
     pub(super) fn sign_of(self, part: Part) -> &'static str {
         match (part, self.is_ascii) {
             (Part::Resident, false) => "█",
@@ -54,7 +52,6 @@ impl Theme {
         }
     }
 
-    /// Returns the characters of a sparkline, from zero to the maximum.
     pub(super) fn steps(self) -> &'static [&'static str] {
         match self.is_ascii {
             false => &[" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],

@@ -50,12 +50,10 @@ pub(crate) struct BounceArgs {
     common: InRounds<15>,
 }
 
-/// Search orders; true if pools are searched one by one. The first order runs twice to measure
-/// noise.
+/// True if pools are searched one by one. The first order runs twice to measure noise.
 const ORDERS: [(&str, bool); 3] =
     [("area_first", false), ("pool_first", true), ("area_first_again", false)];
 const THREADS: [usize; 4] = [1, 2, 4, 8];
-/// Slots of the allocator that is measured alone, without tasks.
 const SLOTS: usize = 256;
 
 #[derive(Clone, Copy)]
@@ -125,7 +123,6 @@ fn row_of(cell: &Cell<Combination, Ran>) -> Object {
     }
 }
 
-/// Returns the processor time to allocate and free a buffer of one page, in ns.
 fn take_ns(pools: &Pools, threads: usize, times: u32) -> f64 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(threads);
     let each = times / threads as u32;
@@ -138,14 +135,11 @@ fn take_ns(pools: &Pools, threads: usize, times: u32) -> f64 {
     seconds * 1e9 * cpus as f64 / (threads as f64 * f64::from(each))
 }
 
-/// Concurrent requests of a task.
 const DEPTH: usize = 32;
-/// Requests between two clock reads.
 const AT_ONCE: usize = 8;
-/// Number of pools. Together they are large enough; the primary one is too small.
+/// Together large enough; the primary one is too small.
 const POOLS: usize = 8;
-/// Number of slots per concurrently used slot. With more than two, a CPU's own areas satisfy all
-/// requests of its tasks.
+/// Slots per concurrently used slot. With more than two, a CPU's own areas satisfy all requests.
 const ROOM: usize = 3;
 const PART_BYTES: usize = 16 << 20;
 const MEMORY_BYTES: usize = 8 << 20;
@@ -166,9 +160,8 @@ const WORKLOADS: [Workload; 3] = [
 const MAX_TASKS: usize = 4;
 
 impl Workload {
-    /// Returns pools of which the first is far too small. With `apart` they are separate, and
-    /// searched one after the other. Otherwise they are combined, and the same CPU's areas of all
-    /// pools are searched first.
+    /// Returns pools of which the first is far too small. With `apart` they are searched one after
+    /// the other, otherwise the same CPU's areas of all pools first.
     fn pools(self, apart: bool, areas: usize) -> io::Result<Vec<Pools>> {
         let in_flight = self.tasks * DEPTH * self.pages;
         let slots = (in_flight * ROOM).div_ceil(areas * POOLS);
@@ -190,11 +183,10 @@ struct Task {
 }
 
 impl Task {
-    /// Writes all of the task's part: the first write to preallocated storage is slower.
+    /// Writes all of the part: the first write to preallocated storage is slower.
     fn new(number: usize, device: &FileDevice) -> Result<Task, Refusal> {
         let reserve = |bytes| reserve_bytes(bytes).or_own("a task's buffer cannot be allocated");
         let (memory, ram) = (reserve(MEMORY_BYTES)?, reserve(PART_BYTES)?);
-        // Populate the memory before the measurement.
         memory.fill(1);
         ram.fill(1);
         let mut lane = device.open_lane();
@@ -202,7 +194,6 @@ impl Task {
         Ok(Task { memory, ram, lane, seed: number as u64 })
     }
 
-    /// Sends requests until the time is over and returns their number.
     fn run(
         &mut self,
         workload: Workload,
@@ -257,7 +248,6 @@ struct Ran {
     contended: f64,
 }
 
-/// Runs the tasks for `time`, to a device or to RAM.
 fn run(
     workload: Workload,
     pools: &[Pools],
@@ -292,7 +282,6 @@ fn run(
     })
 }
 
-/// Binds this thread to its own CPU, if there are enough CPUs and binding is permitted.
 fn bind_to_cpu(thread: usize) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut set = CpuSet::new();

@@ -1,7 +1,7 @@
 //! Cost of a fault for the faulting thread, by the tier of the page, and cost of its steps.
 //!
-//! All variants touch pages in the same random order. The pages are so far apart that no touch
-//! faults in another measured page.
+//! All variants touch the same random order. No touch faults in another measured page: they are far
+//! apart.
 
 mod steps;
 
@@ -24,11 +24,9 @@ use softswap_testkit::Memory;
 use std::path::PathBuf;
 use steps::{Fixture, PATTERN, Sizes, Step, Steps};
 
-/// Measured rounds, after one for warming up.
 const ROUNDS: usize = 11;
 /// Distance between touched pages, in pages.
 const STRIDE: usize = 5;
-/// Pages in one write to the device during preparation.
 const CLUSTER_PAGES: usize = 32;
 const SAME: u64 = 0x00ab_cdef;
 
@@ -127,8 +125,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Object, Refusal> {
     let mut bench = Bench::new(fixture, pages, &texts, packed)?;
     let mut cells = VARIANTS.map(Cell::new);
     for round in 0..=ROUNDS {
-        // The order is random, so that a variant's effect on the caches does not always affect the
-        // same next variant.
+        // Otherwise a variant's effect on the caches would always affect the same next
+        // variant.
         for index in shuffled(VARIANTS.len(), round as u64) {
             let (name, what) = VARIANTS[index];
             let mut latencies_ns = bench.time(name, what)?;
@@ -142,7 +140,6 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Object, Refusal> {
          on average",
         packed_share * 100.0
     ));
-    // Differences of the rounds' p50.
     let mut differences = Object::new();
     let find = |what: Quantity| cells.iter().find(|cell| cell.key.1 == what);
     for (fault, name, part, part_name) in [
@@ -173,7 +170,6 @@ struct Bench {
     fixture: &'static Fixture,
     pages: usize,
     order: Vec<usize>,
-    /// One range of managed memory for each [`Fault`].
     ranges: Vec<Memory>,
     bare: Memory,
     plain: &'static mut [u8],
@@ -211,7 +207,6 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Writes content to each range so that its pages are stored in the intended tier.
     fn fill_ranges(&mut self, texts: &[[u8; PAGE_SIZE]]) -> Result<(), Refusal> {
         for (page, text) in texts.iter().cycle().take(self.pages).enumerate() {
             let offset = page * STRIDE * PAGE_SIZE;
@@ -228,7 +223,6 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures the latencies of a variant, in ns.
     fn time(&mut self, name: &str, what: Quantity) -> Result<Vec<u64>, Refusal> {
         let timed = match what {
             Quantity::Fault(fault) => return self.time_faults(name, fault),
@@ -253,7 +247,7 @@ impl Bench {
             let range = self.ranges[fault as usize];
             self.fixture.engine.discard(range.address(), range.len()).map_err(Refusal::own)?;
         }
-        // Request more batches than needed, because the clock's first passes only age pages.
+        // More batches than needed: the clock's first passes only age pages.
         let batches = self.pages * FAULTS / CLUSTER_PAGES + 64;
         self.fixture.engine.reclaim_now(batches);
         self.fixture.engine.release_standby();
@@ -292,8 +286,8 @@ impl Bench {
         for (index, page) in self.buffer.iter_mut().enumerate() {
             fill_with_noise(&mut page.0, index as u64);
         }
-        // Write the pages just before reading them, as the engine does, so that the device's cache
-        // has the same effect on both.
+        // Write just before reading, as the engine does: the device's cache then affects both
+        // equally.
         for page in 0..self.pages {
             let content = &self.buffer[page % CLUSTER_PAGES].0;
             self.fixture.write_spare(page, content).then_some(())?;
@@ -303,7 +297,6 @@ impl Bench {
     }
 }
 
-/// Touches the pages in order, and returns the latencies in ns.
 fn touch(range: Memory, order: &[usize], writes: bool) -> Option<Vec<u64>> {
     time_each(order, |page| {
         let offset = page * STRIDE * PAGE_SIZE;
@@ -325,12 +318,11 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
 
 type CompressiblePages = (Vec<[u8; PAGE_SIZE]>, Vec<Vec<u8>>);
 
-/// Returns up to `most` compressible pages of this executable, and their compressed content.
 fn compressible_pages(most: usize) -> Result<CompressiblePages, Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
     let mut lz4 = Lz4::new()?;
-    // Sample the whole executable, because its parts differ.
+    // The parts of the executable differ, so sample all of it.
     let step = (pages.len() / most).max(1);
     let packed = |page: &[u8; PAGE_SIZE]| Some((*page, lz4.pack(page)?.to_vec()));
     let chosen: CompressiblePages =

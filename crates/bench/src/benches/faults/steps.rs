@@ -1,7 +1,5 @@
-//! The steps of a fault, measured separately: signal, entry, work of the tier, installation. An
-//! engine in this process, and a plain userfaultfd region whose faults are resolved by one copy.
-//!
-//! Steps shorter than a clock read are repeated on the same page.
+//! The steps of a fault, measured separately, in an engine and in a plain userfaultfd region whose
+//! faults are resolved by one copy. Steps shorter than a clock read are repeated on the same page.
 
 use softswap_cli::refusal::Refusal;
 use softswap_engine::api::engine::Engine;
@@ -26,23 +24,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The engine's swap file grows by clusters of this many bytes.
 const CLUSTER_BYTES: u64 = 2 << 20;
 
-/// Content copied in by a plain fault.
 pub(super) static PATTERN: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 pub(super) struct Fixture {
     pub(super) engine: Arc<Engine>,
     pub(super) bare: Arc<Window>,
-    /// File of the engine's swap area.
     device: FileDevice,
     /// Offset of the first byte that the engine does not use.
     spare_bytes: u64,
     _served: [Served; 2],
 }
 
-/// Starts the handler that resolves each fault of the plain region by one copy.
 fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
     let ((base, len), bare) = ((bare.base(), bare.len_bytes()), Arc::clone(bare));
     serve(base, len, move |address, _is_write| {
@@ -58,7 +52,6 @@ fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
 static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
 static LEFT_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns start and end of the handler's last run for the plain region, in ns.
 pub(super) fn handler_times() -> (u64, u64) {
     (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
 }
@@ -71,8 +64,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Returns sizes for `ranges` ranges of `pages` pages. All fit in DRAM, so nothing is reclaimed
-    /// before the benchmark requests it.
+    /// Returns sizes that fit in DRAM: only the benchmark requests reclaim.
     pub(super) fn of(pages: usize, ranges: usize) -> Sizes {
         let range_bytes = (pages * PAGE_SIZE) as u64;
         Sizes {
@@ -83,7 +75,6 @@ impl Sizes {
     }
 }
 
-/// Starts the engine and handles faults in both regions until the process exits.
 pub(super) fn set_up(
     dir: &Path,
     sizes: &Sizes,
@@ -115,7 +106,6 @@ impl Fixture {
             .ok_or_else(|| Refusal::own("the managed window has no free space; reduce --pages"))
     }
 
-    /// Drops the content of the first `pages` pages of the bare window.
     pub(super) fn empty_bare(&self, pages: usize) -> Option<()> {
         let numbers: Vec<u64> = (0..pages as u64).collect();
         (self.bare.discard_each(&numbers) == pages).then_some(())
@@ -125,7 +115,6 @@ impl Fixture {
         Memory::new(self.bare.base(), pages * PAGE_SIZE)
     }
 
-    /// Reads a page without the engine, with one blocking read.
     pub(super) fn read_spare(&self, page: usize, to: &mut [u8; PAGE_SIZE]) -> bool {
         let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
         self.device.read(&mut Lane::Plain, offset, to).is_ok()
@@ -137,7 +126,7 @@ impl Fixture {
     }
 }
 
-/// Repetitions of a short step per measurement.
+/// A short step is repeated in each measurement.
 const REPEATS: u64 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,13 +135,9 @@ pub(super) enum Step {
     SignalEntry,
     /// From the handler's last line to the end of the touch.
     SignalReturn,
-    /// Claiming a page's entry and publishing its place.
     Entry,
-    /// Writing one word throughout a page.
     Fill,
-    /// Decompressing a page by LZ4.
     Unpack,
-    /// Installing a page write-protected.
     Install,
 }
 
@@ -167,7 +152,6 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Returns steps over every `stride`-th page of the bare region, with `packed` pages.
     pub(super) fn new(
         fixture: &'static Fixture,
         bare: Memory,
@@ -180,7 +164,7 @@ impl Steps {
         Ok(Steps { fixture, bare, stride, table, packed, page, scratch })
     }
 
-    /// Returns the time of a step for each page of `order`, in ns; `None` if one fails.
+    /// Returns the time for each page of `order` in ns; `None` if one fails.
     pub(super) fn time(&mut self, step: Step, order: &[usize]) -> Option<Vec<u64>> {
         if matches!(step, Step::SignalEntry | Step::SignalReturn | Step::Install) {
             self.fixture.empty_bare(self.bare.pages())?;
@@ -201,8 +185,7 @@ impl Steps {
                 } else {
                     end.checked_sub(left)
                 };
-                // Discard the result if the touch did not fault: the handler's times are then those
-                // of an earlier fault.
+                // Without a fault of this touch, the handler's times are those of an earlier one.
                 ns.filter(|_| entered > start && left < end)
             }
             Step::Install => {
@@ -232,7 +215,6 @@ impl Steps {
     }
 }
 
-/// Returns the mean time of `body` in ns, or `None` if it fails.
 fn repeated(mut body: impl FnMut() -> bool) -> Option<u64> {
     let start = now_ns();
     let done = (0..REPEATS).all(|_| body());

@@ -1,5 +1,4 @@
-//! Overhead of softswap for a program that fits its budget: the program runs alternately with and
-//! without softswap.
+//! Overhead for a program that fits its budget: it runs alternately with and without softswap.
 
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;
@@ -60,8 +59,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Object, Refusal> {
     let (library, dir, signals) = (library::find()?, temporary_directory()?, signals()?);
     let mut log = Log::start();
     let config = Config {
-        // Twice the program's size and 256 MiB, so that retained free memory and the engine fit,
-        // too.
+        // Retained free memory and the engine must fit, too.
         memory_bytes: (2 * u64::from(args.program_size) + 256) << 20,
         areas: vec![AreaSpec::new(dir.path())],
         ..Config::default()
@@ -109,7 +107,6 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Object, Refusal> {
     Ok(log.findings("fits", Machine::without_device(), object! { start_adds_us, rows }))
 }
 
-/// Returns the selected programs that this machine supports.
 fn programs(args: &FitsArgs, dir: &Path, notes: &mut Vec<String>) -> Vec<Ready> {
     let bytes = u64::from(args.program_size) << 20;
     let churn = || {

@@ -9,12 +9,10 @@ use softswap_cli::refusal::plain;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Number of concurrent reads of the variants with several.
 pub(super) const DEPTH: usize = 32;
-/// Maximum number of characters shown of fio's error messages.
 const MAX_SHOWN: usize = 160;
 
-/// Kind of softswap's variants with which a job is compared.
+/// softswap's variants with which a job is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Interrupt,
@@ -48,7 +46,7 @@ pub(super) const JOBS: [Job; 5] = [
     job("fio_depth_32", Kind::Several, "--ioengine=io_uring --registerfiles=1", DEPTH),
 ];
 
-/// Returns the version of fio, or the reason why it cannot be used.
+/// Fails with the reason why fio cannot be used.
 pub(super) fn version() -> Result<String, String> {
     match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
@@ -74,8 +72,7 @@ impl Job {
         command
             .args(["--name=softswap", "--output-format=json", "--bs=4k", "--numjobs=1"])
             .args(["--time_based", "--invalidate=0", "--allow_file_create=0"])
-            // As softswap reads: random offsets, drawn with repetition, and another seed in each
-            // round.
+            // As softswap reads: random offsets with repetition, another seed in each round.
             .args(["--norandommap", "--randrepeat=1"])
             .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"])
             .arg(format!("--filename={}", target.path_for_other_processes.display()))
@@ -109,7 +106,7 @@ fn slice_of(output: &[u8]) -> Option<Slice> {
     let (of_job, of_read) = (|key: &str| job[key].as_f64(), |key: &str| job["read"][key].as_f64());
     let percentile_us =
         |key: &str| Some(job["read"]["lat_ns"]["percentile"][key].as_f64()? / 1000.0);
-    // CPU time is in percent of the job's run time. Run times are in ms.
+    // `usr_cpu` and `sys_cpu` are percent of the run time; `runtime` is in ms.
     let cpu_share = (of_job("usr_cpu")? + of_job("sys_cpu")?) / 100.0;
     let (reads, read_ms) = (of_read("total_ios")?, of_read("runtime")?);
     (reads > 0.0 && read_ms > 0.0).then_some(())?;

@@ -1,8 +1,6 @@
-//! Measures softswap's own reads.
-//!
-//! A single page is read with the same bookkeeping as in a swap-in (`Area::read_page`): the wait is
-//! announced, its CPU time is sampled, and its duration is recorded. The latency includes this
-//! work.
+//! Measures softswap's own reads of single pages, with the bookkeeping of a swap-in
+//! (`Area::read_page`): announced waits, sampled CPU time, recorded durations. The latency includes
+//! it.
 
 use crate::measure::machine::{Machine, block_device};
 use crate::measure::noise::{below, fill_with_noise, noise};
@@ -33,7 +31,6 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 pub(super) struct Slice {
     pub(super) round: Round,
     pub(super) mb_per_s: f64,
-    /// User and system time per I/O.
     pub(super) cpu_us: f64,
 }
 
@@ -82,8 +79,7 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads single pages with one system call each and no bookkeeping: the lower bound of
-    /// interrupt-driven reads in this process.
+    /// Reads without bookkeeping: the lower bound of interrupt-driven reads in this process.
     pub(super) fn pread(&mut self, time: Duration, seed: u64) -> Result<Slice, Refusal> {
         let Meter { target, pages, .. } = self;
         let mut offsets = offsets(target.bytes, seed);
@@ -96,8 +92,7 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads `depth` pages at the same time, like swap-in of scattered slots. Each call waits for
-    /// all of its reads by interrupt.
+    /// Reads `depth` pages concurrently, like swap-in of scattered slots, by interrupt.
     pub(super) fn read_many(
         &mut self,
         depth: usize,
@@ -118,14 +113,13 @@ impl<'t> Meter<'t> {
     }
 }
 
-/// Returns random page-aligned offsets below `bytes`.
 fn offsets(bytes: u64, seed: u64) -> impl FnMut() -> u64 {
     let mut numbers = noise(seed);
     let pages = bytes / PAGE_BYTES;
     move || below(numbers.next().unwrap_or(0), pages) * PAGE_BYTES
 }
 
-/// Repeats `call`, which performs `depth` I/Os and returns their duration in ns.
+/// `call` performs `depth` I/Os and returns their duration in ns.
 fn timed(
     time: Duration,
     depth: usize,
@@ -153,19 +147,17 @@ fn timed(
 }
 
 const OWN_FILE_BYTES: u64 = 1 << 30;
-/// Minimum size. With less, reads would repeat few offsets.
+/// With less, reads would repeat few offsets.
 const MIN_BYTES: u64 = 1 << 20;
-/// Size of a write when the file is filled.
 const FILL_BYTES: usize = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 
 pub(super) struct Target {
     pub(super) device: FileDevice,
-    /// Number of bytes that are read, from the start.
     pub(super) bytes: u64,
     pub(super) name: String,
     pub(super) machine: Machine,
-    /// Path through which another process of this user can open the unnamed file.
+    /// Another process of this user can open the unnamed file through it.
     pub(super) path_for_other_processes: PathBuf,
     pub(super) notes: Vec<String>,
 }
@@ -180,7 +172,6 @@ impl Target {
     }
 }
 
-/// Opens `path`, or creates a file in `swap`.
 pub(super) fn open(path: Option<&Path>, size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
     path.map_or_else(|| own_file(size, swap), |path| existing(path, size))
 }
@@ -191,7 +182,7 @@ fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
     let file = SwapFile::open(&dir.path).map_err(|error| Refusal::usage(error.to_string()))?;
     let name = format!("an unnamed file of {} in {}", units::bytes(bytes), dir.path.display());
     let target = Target::new(file, bytes, name, Machine::with_dir(&dir));
-    // Write the whole file: reads of unwritten preallocated storage do not access the device.
+    // Reads of unwritten preallocated storage would not access the device.
     let buffer =
         reserve_bytes(FILL_BYTES).or_own("the buffer for filling the file cannot be allocated")?;
     for offset in (0..bytes).step_by(FILL_BYTES) {

@@ -20,7 +20,6 @@ use softswap_sys::ring::timer_overshoot_ns;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Duration of the warm-up round, which is shorter.
 const WARM_UP: Duration = Duration::from_millis(250);
 
 /// Measure reads of a file or device, for each way to wait for a read.
@@ -72,9 +71,7 @@ pub(crate) struct IoArgs {
 
 #[derive(Debug, Clone)]
 enum Quantity {
-    /// One page at a time, in this wait mode.
     Read(Mode),
-    /// One page at a time, with a plain system call.
     Pread,
     ReadMany,
     Fio(Job),
@@ -152,8 +149,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
                 cells[index].rounds.push(slice);
             }
         }
-        // Remove failed variants: they have no figure for this round, so ratios within a round are
-        // impossible.
+        // A failed variant lacks this round, and so has no ratios within it.
         failed.sort();
         for (index, why) in failed.into_iter().rev() {
             log.note(format!("{} was left out: {why}", cells.remove(index).key.name));
@@ -178,7 +174,6 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
         // True if polled reads poll the device itself (IOPOLL).
         device_polling: properties.device_polling,
         timer_overshoot_us: median(overshoots_ns) / 1000.0,
-        // Hybrid mode's final estimate of the timer's overshoot.
         hybrid_overshoot_us: overshoot_ns / 1000.0,
         rows: cells.iter().map(row_of).collect::<Vec<_>>(),
         modes: meter.wait_modes.iter().map(of_mode).collect::<Vec<_>>(),

@@ -1,6 +1,5 @@
-//! Compares a pool of the crate `softswap` with other ways to use more memory than DRAM. The same
-//! loops run over a region of four times the limit: in a pool, on the heap under `softswap run`, in
-//! a file mapping, and on the heap with a kernel swap file. Each run has its own memory cgroup.
+//! Compares a pool of the crate `softswap`, the heap under `softswap run`, a file mapping, and the
+//! heap with a kernel swap file. Each runs the same loops in a memory cgroup.
 
 pub(crate) mod task;
 
@@ -23,7 +22,6 @@ use softswap_sys::child::SignalQueue;
 use std::path::Path;
 use task::{Place, StepTimes, Task, step_ratios, step_rows};
 
-/// Size of the region divided by the limit.
 const OVER_LIMIT: u64 = 4;
 
 /// Compare a pool of the library with `softswap run`, a file mapping and the kernel's swap.
@@ -94,7 +92,7 @@ fn one_run(
 ) -> Result<StepTimes, Refusal> {
     let limits = Limits::first(args.memory);
     let side = if place == Place::KernelFile { Side::KernelFile } else { Side::Softswap };
-    // Code that the run reads from the disk would be charged to its cgroup.
+    // Otherwise the cgroup would be charged for code that the run reads from the disk.
     let program = own_executable()?;
     for file in [program.as_path(), library] {
         read_into_page_cache(file).map_err(Refusal::own)?;

@@ -21,8 +21,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Names of the steps, in order. The first writes all words, the last reads all words. The others
-/// touch one word per page.
+/// The first writes all words, the last reads all. The others touch one word per page.
 pub(crate) const STEPS: [&str; 6] =
     ["fill", "sequential_read", "sequential_write", "random_read", "random_write", "scan"];
 
@@ -49,18 +48,16 @@ pub(crate) struct LibraryTaskArgs {
 pub(crate) struct Task {
     place: Place,
     pages: usize,
-    /// Touches of each random step.
     touches: usize,
     seed: u64,
     memory_bytes: u64,
     dir: PathBuf,
-    /// Number of threads of [`Place::Run`]. Each touches an equal part of the pages.
+    /// Threads of [`Place::Run`]. Each touches an equal part of the pages.
     pub(crate) threads: usize,
 }
 
 impl Task {
-    /// Creates a task whose touches depend only on the round, so that they are the same for all
-    /// places.
+    /// Creates a task whose touches depend only on the round, not on the place.
     pub(crate) fn new(
         place: Place,
         region_bytes: u64,
@@ -74,7 +71,6 @@ impl Task {
         Task { place, pages, touches: touches as usize, seed, memory_bytes, dir, threads: 1 }
     }
 
-    /// Runs the task with `command`, which inherits `kept`, and returns its times.
     pub(crate) fn run(
         &self,
         command: Command,
@@ -87,7 +83,6 @@ impl Task {
         Ok(times)
     }
 
-    /// Runs the task under `softswap run` with these swap areas, and returns its times.
     pub(crate) fn run_swapped(
         &self,
         areas: &[OsString],
@@ -101,10 +96,9 @@ impl Task {
     }
 }
 
-/// Time of each step in ns, divided by the number of pages that all threads touch.
+/// Time of each step in ns, divided by the pages that all threads touch.
 pub(crate) type StepTimes = [f64; STEPS.len()];
 
-/// Returns a row for each step of each cell. `columns` describes the cell.
 pub(crate) fn step_rows<K>(
     cells: &[Cell<K, StepTimes>],
     columns: impl Fn(&K) -> Object,
@@ -119,7 +113,6 @@ pub(crate) fn step_rows<K>(
     cells.iter().flat_map(|cell| (0..STEPS.len()).map(move |at| row(cell, at))).collect()
 }
 
-/// Adds the ratio of each step's times in two cells.
 pub(crate) fn step_ratios<K>(
     (one, other): (&Cell<K, StepTimes>, &Cell<K, StepTimes>),
     name: impl Fn(&str) -> String,
@@ -130,7 +123,6 @@ pub(crate) fn step_ratios<K>(
     }
 }
 
-/// Indexed access to words.
 trait Words {
     fn get(&self, at: usize) -> u64;
     fn set(&mut self, at: usize, word: u64);
@@ -139,7 +131,6 @@ trait Words {
     fn advise(&mut self, is_random: bool);
 }
 
-/// Memory with a function for hints.
 struct Bytes<M, A>(M, A);
 
 impl<M: DerefMut<Target = [u8]>, A: Fn(&mut M, bool)> Words for Bytes<M, A> {
@@ -177,10 +168,10 @@ impl Words for Mapped {
 }
 
 const WORDS: usize = PAGE_SIZE / 8;
-/// Every n-th word of a page is random, so the page compresses to about a quarter.
+/// Every n-th word is random, so a page compresses to about a quarter.
 const ONE_IN: usize = 4;
 
-/// Returns the expected word of a page after `writes` rounds of writing.
+/// Returns the expected word after `writes` rounds of writing.
 fn word(page: usize, at: usize, writes: u64) -> u64 {
     match at {
         0 => page as u64 ^ writes << 32,
@@ -217,8 +208,8 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Touches an equal part of `bytes` in each thread. Returns the mean of the threads' times per
-/// page, divided by the number of threads.
+/// Touches equal parts in threads. Returns the mean of their times per page, divided by their
+/// number.
 fn in_threads(task: Task, bytes: &mut [u8]) -> Result<StepTimes, Refusal> {
     let threads = task.threads;
     let (pages, touches) = (task.pages / threads, task.touches / threads);

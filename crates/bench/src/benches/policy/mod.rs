@@ -18,13 +18,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
-/// Memory sizes in percent of a trace's pages.
 const PERCENTS: [usize; 3] = [75, 50, 25];
-/// Fixed pool shares that --random compares with the default, in percent.
+/// Fixed pool shares that --random compares with the default.
 const FIXED_PERCENTS: [u8; 6] = [0, 10, 20, 40, 60, 80];
-/// Minimum simulated memory, in pages.
 const MIN_PAGES: usize = 64;
-/// Seed of the first random program, the same as of the published figures.
 const FIRST_SEED: u64 = 1_000_000;
 
 /// Simulate softswap's policies over recorded traces or random programs.
@@ -100,7 +97,7 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Object, Refusal> {
     Ok(log.findings("policy", Machine::without_device(), object! { rows }))
 }
 
-/// Reads traces, by name. Names must differ, because rows and ratios contain them.
+/// Refuses equal names, because rows and ratios contain them.
 fn traces(paths: &[PathBuf]) -> Result<Vec<(String, Recorded)>, Refusal> {
     let mut traces: Vec<(String, Recorded)> = Vec::new();
     for path in paths {
@@ -119,7 +116,6 @@ fn traces(paths: &[PathBuf]) -> Result<Vec<(String, Recorded)>, Refusal> {
     Ok(traces)
 }
 
-/// Simulates random programs with the default and with fixed pool shares.
 fn random(count: u32, log: &mut Log) -> io::Result<Vec<Object>> {
     let mut rows = Vec::new();
     let (mut most, mut logs) = (0.0_f64, 0.0);
@@ -174,7 +170,7 @@ fn simulate(
         zstd_bytes: bytes(zstd),
     };
     let counted = recorded.events.len().saturating_sub(recorded.before as usize).max(1);
-    // Distribute the CPU time evenly over the counted events, because the trace has only the total.
+    // The trace has only the total CPU time: distribute it evenly over the counted events.
     let work_ns = u64::from(recorded.cpu_us) * 1000 / counted as u64;
     for (at, event) in recorded.events.iter().enumerate() {
         if at == recorded.before as usize {

@@ -1,19 +1,16 @@
-//! Random programs for simulations: threads with phases of loops, scans, hot sets and random
-//! touches, over pages with all kinds of content.
+//! Random programs: threads with phases of loops, scans, hot sets and random touches.
 
 use super::recorded::{Content, Event, Recorded, WHOLE};
 use crate::measure::noise::{below, noise, shuffled};
 
 const PAGES: usize = 4096;
-/// Total touches of all threads, without the initial ones.
+/// Touches of all threads, without the initial ones.
 const TOUCHES: usize = 60 * PAGES;
 const MAX_THREADS: u64 = 8;
 const MAX_PHASES: u64 = 4;
-/// Maximum number of consecutive touches by one thread.
 const MAX_CONSECUTIVE: u64 = 64;
-/// Number of consecutive pages with the same kind of content.
 const SAME_KIND_PAGES: u64 = 256;
-/// Kinds of content: same-filled, text and tables, small integers, numbers, random bytes.
+/// Same-filled, text and tables, small integers, numbers, random bytes.
 const CONTENTS: [Content; 5] = [
     Content { lz4: 0, zstd: 0 },
     Content { lz4: 8, zstd: 5 },
@@ -24,7 +21,6 @@ const CONTENTS: [Content; 5] = [
 
 pub(super) struct Program {
     pub(super) recorded: Recorded,
-    /// Memory in percent of the program's pages.
     pub(super) memory_percent: usize,
     pub(super) threads: usize,
 }
@@ -123,7 +119,6 @@ fn zipf(pages: usize, touches: usize, seed: u64) -> Vec<usize> {
     noise(seed + 4).take(touches).map(touch).collect()
 }
 
-/// Touches of `hot` pages nine times in ten, otherwise of any page.
 fn mostly(
     hot: &[usize],
     pages: usize,
@@ -131,7 +126,7 @@ fn mostly(
     seed: u64,
 ) -> impl Iterator<Item = usize> + '_ {
     noise(seed).take(touches).map(move |number| {
-        // Both decisions use the upper bits, of different products.
+        // Independent decisions: each uses the upper bits of another product.
         let is_hot = below(number, 10) > 0;
         let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         match is_hot {

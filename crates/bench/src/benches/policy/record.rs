@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
 use std::time::Duration;
 
-/// Mechanisms that would hide touches; disabled for recordings.
+/// Mechanisms that would hide touches.
 const OFF: [Mechanism; 6] = [
     Mechanism::RefaultDistance,
     Mechanism::Readahead,
@@ -28,7 +28,6 @@ const OFF: [Mechanism; 6] = [
     Mechanism::Standby,
 ];
 
-/// Interval between checks of the number of touches.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Record which pages a program touches.
@@ -104,7 +103,6 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     let status = wait_for(&mut child, recording, args.skip.saturating_add(args.most));
     let status = status.or_own("cannot wait for the program")?;
     counters.expect_engine()?;
-    // Touches of pages read ahead cause no fault, so the trace would lack them.
     if counters.stats.get(Counter::PagesReadAhead) != 0 {
         return Err(Refusal::own(
             "pages were read ahead, so the trace would lack touches: it is not stored; please \
@@ -123,14 +121,14 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     })
 }
 
-/// Waits until the program exits. Kills it after `touches` touches, and returns `None`.
+/// Kills the program after `touches` touches, and returns `None`.
 fn wait_for(child: &mut Child, recording: &Path, touches: usize) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         let count = File::open(recording).ok().and_then(|file| words(file).nth(1)).unwrap_or(0);
-        // A touch may be followed by a second event, with the content of its page.
+        // A second event may follow a touch, with its page's content.
         if count / 2 > touches as u64 {
             child.kill()?;
             child.wait()?;

@@ -1,5 +1,5 @@
-//! Measures the memory of other machines as a swap area: the store's operations, programs whose pages
-//! are in that memory or on disk, and the server memory per page.
+//! Measures other machines' memory as a swap area: the store's operations, programs with pages
+//! there or on disk, and server memory per page.
 
 mod servers;
 mod store;
@@ -20,9 +20,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 use store::{Step, Store};
 
-/// Maximum memory of each started server.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;
-/// Touched memory divided by the budget.
 const OVER_BUDGET: u64 = 4;
 
 /// Measure a Redis or Valkey cluster as a swap area.
@@ -114,7 +112,6 @@ pub(super) fn measure(args: &RemoteArgs) -> Result<Object, Refusal> {
     Ok(log.findings("remote", Machine::with_dir(&dir), figures))
 }
 
-/// Measures all steps of the store in turn, and the server memory per stored byte.
 fn store_steps(
     args: &RemoteArgs,
     url: &Url,
@@ -150,7 +147,7 @@ fn store_steps(
     Ok((cells.iter().map(row).collect(), server_bytes))
 }
 
-/// Adds a size to a URL that has none: 1.5 times the memory that a program touches.
+/// Adds a size of 1.5 times a program's memory to a URL that has none.
 fn sized(url: &Url, text: String, memory_bytes: u64) -> String {
     if url.size_bytes.is_some() {
         return text;
@@ -159,7 +156,6 @@ fn sized(url: &Url, text: String, memory_bytes: u64) -> String {
     format!("{text}{separator}size={}M", (memory_bytes >> 20) * OVER_BUDGET * 3 / 2)
 }
 
-/// Measures programs with pages on disk, on the cluster alone, and on both.
 fn program_rows(args: &RemoteArgs, url: String, log: &mut Log) -> Result<Vec<Object>, Refusal> {
     if args.program_rounds == 0 {
         return Ok(Vec::new());

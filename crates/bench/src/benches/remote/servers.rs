@@ -21,7 +21,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Starts primaries that share all slots, each limited to `limit_bytes` of memory.
+    /// Starts primaries that share all slots, each limited to `limit_bytes`.
     pub(super) fn start(primaries: u16, limit_bytes: u64) -> Result<Servers, Refusal> {
         let directory = tempfile::tempdir().or_own("cannot create a temporary directory")?;
         let ports = free_ports(2 * usize::from(primaries)).or_own("no free ports on 127.0.0.1")?;
@@ -43,7 +43,6 @@ impl Servers {
         self.servers.iter().map(Server::address).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the memory allocated by all servers (`used_memory`).
     pub(super) fn used_bytes(&self) -> Result<u64, Refusal> {
         let used = |server: &Server| {
             let used = server.info("memory", "used_memory:")?;
@@ -72,7 +71,6 @@ impl Server {
         redis_cli(options.into_iter().chain(command.iter().map(|word| word.to_string())))
     }
 
-    /// Returns a field of the server's information, or an empty text.
     fn info(&self, section: &str, field: &str) -> Result<String, Refusal> {
         let reply = self.request(&["INFO", section])?;
         let value = reply.lines().find_map(|line| line.strip_prefix(field));
@@ -80,7 +78,6 @@ impl Server {
     }
 }
 
-/// Runs redis-cli and returns its output.
 fn redis_cli(words: impl Iterator<Item = String>) -> Result<String, Refusal> {
     let output = Command::new("redis-cli").args(words).stdin(Stdio::null()).output();
     let output = output.or_own("redis-cli (Debian: redis-tools)")?;
@@ -94,7 +91,6 @@ fn redis_cli(words: impl Iterator<Item = String>) -> Result<String, Refusal> {
     }
 }
 
-/// Waits until the replies of all servers contain a text.
 fn eventually(servers: &[Server], command: &[&str], text: &str) -> Result<(), Refusal> {
     let start = Instant::now();
     let replies = |server: &Server| server.request(command).is_ok_and(|reply| reply.contains(text));

@@ -1,5 +1,4 @@
-//! Accesses the store as `softswap-remote` does: sealed pages, all copies, the same number of
-//! threads.
+//! Accesses the store as `softswap-remote` does: sealed pages, all copies, as many threads.
 
 use crate::measure::noise::{below, fill_with_noise, noise};
 use crate::measure::sample::Round;
@@ -34,8 +33,7 @@ impl Step {
         matches!(self, Step::WriteExtents | Step::WritePage)
     }
 
-    /// Returns true if the figure is the latency of one operation in us. Otherwise it is pages per
-    /// second.
+    /// True for the latency of one operation in us; otherwise the figure is pages per second.
     pub(super) fn is_latency(self) -> bool {
         matches!(self, Step::WritePage | Step::ReadPage)
     }
@@ -48,7 +46,6 @@ impl Step {
     }
 }
 
-/// An area of `extents` extents, all written.
 pub(super) struct Store {
     cluster: Cluster,
     copies: u64,
@@ -78,7 +75,7 @@ impl Store {
         self.extents * EXTENT_PAGES * self.copies * PAGE_SIZE as u64
     }
 
-    /// Performs one operation of a step. The store itself verifies the pages that it reads.
+    /// The store itself verifies pages that it reads.
     async fn operate(&self, step: Step, first_page: u64) -> Result<(), Refusal> {
         let pages = step.pages(EXTENT_PAGES) as usize;
         let generations = &[GENERATION; EXTENT_PAGES as usize][..pages];
@@ -95,9 +92,9 @@ impl Store {
         self.cluster.read(first_page, generations, &mut into).await.map_err(Refusal::own)
     }
 
-    /// Repeats a step until `time` is over: `depth` operations concurrently, or one at a time if the
-    /// latency is measured. Returns the pages per second, counting each copy, or the median latency
-    /// in us. Concurrent operations may write the same page, because they write the same content.
+    /// Repeats a step until `time` is over, with `depth` operations at a time (one for latency).
+    /// Returns pages per second, counting each copy, or the median in us. Concurrent writes of a
+    /// page are allowed: they write the same content.
     pub(super) async fn measure(
         &self,
         step: Step,

@@ -6,7 +6,7 @@ use softswap_engine::codec::same_filled::fill;
 
 const SEED: u64 = 4;
 
-/// Shares in percent: zeroes, another word, equal up to the last word, text. The rest is noise.
+/// Shares in percent; the rest is noise. LAST_WORD: equal up to the last word.
 const ZERO: usize = 20;
 const OTHER: usize = 3;
 const LAST_WORD: usize = 10;
@@ -21,7 +21,6 @@ pub(super) fn pages(count: usize) -> Vec<Page> {
         } else if share < ZERO + OTHER {
             fill(&mut page.0, number);
         } else if share < ZERO + OTHER + LAST_WORD {
-            // Half of these pages contain zeroes, half another word.
             fill(&mut page.0, if number & 1 == 0 { 0 } else { number });
             page.0[4095] ^= 1;
         } else if share < ZERO + OTHER + LAST_WORD + TEXT {

@@ -1,5 +1,4 @@
-//! Cost of detecting same-filled pages in the memory of real programs: three orders of comparison,
-//! and softswap's own check.
+//! Cost of detecting same-filled pages of real programs: three orders, and softswap's check.
 
 mod mix;
 
@@ -23,16 +22,14 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Maximum number of pages collected from a program (256 MiB).
 const MAX_COLLECTED: usize = 65_536;
-/// Number of pages that fit in any L2 cache.
+/// Fit in any L2 cache.
 const IN_CACHE_PAGES: usize = 128;
 const CACHE_LINE_BYTES: usize = 64;
 const MIX: &str = "mix";
-/// Programs with different data: numbers of Python, a database, lines of text, a graph.
+/// Different data: numbers of Python, a database, lines of text, a graph.
 const PROGRAMS: [Program; 4] =
     [Program::NumericSort, Program::Sqlite, Program::GnuSort, Program::GraphWalk];
-/// Interval between reads of a program's size.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Measure detecting same-filled pages, over the memory of real programs.
@@ -70,28 +67,24 @@ pub(crate) struct SamefillArgs {
     rounds: u32,
 }
 
-/// Pages of a program or of the mix, and the times of the checks.
 struct Dump {
     name: String,
     collected: u64,
     pages: Vec<Page>,
     verdicts: Verdicts,
-    /// Times with cold pages, and with pages in the cache.
     times: [Times; 2],
 }
 
-/// Time for all pages in ns, by check and round.
+/// Times for all pages in ns, by check and round.
 type Times = [Vec<u64>; Check::ALL.len()];
 
 pub(super) fn measure(args: &SamefillArgs) -> Result<Object, Refusal> {
     let pages = args.pages as usize;
-    // Memory for the dumps, the collected pages, and a running program.
     let collected = collected_pages(pages) * (PROGRAMS.len() + 1);
     let needed_bytes = (pages + 2 * collected) * PAGE_SIZE;
     check_memory(format_args!("--pages {pages}"), needed_bytes as u64)?;
     let mut log = Log::start();
     let mut dumps = collect(pages, &mut log.notes)?;
-    // The first round warms up.
     for round in 0..=args.rounds as usize {
         for dump in &mut dumps {
             let found = [cold(&dump.pages, round), in_cache(&dump.pages, round)];
@@ -118,7 +111,6 @@ fn collected_pages(pages: usize) -> usize {
     (pages / (PROGRAMS.len() + 1)).min(MAX_COLLECTED)
 }
 
-/// Collects pages of every program that this machine supports, and of the mix.
 fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Dump>, Refusal> {
     let signals = signals()?;
     let wanted = collected_pages(pages);
@@ -130,7 +122,6 @@ fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Dump>, Refusal> 
     found.push((MIX.into(), mix::pages(wanted)));
     let part = pages / found.len();
     let dump = |(name, collected): (String, Vec<Page>)| {
-        // Repeat the pages until there are enough.
         let pages: Vec<Page> = collected.iter().cycle().take(part).cloned().collect();
         let (verdicts, collected) = (Verdicts::of(&pages)?, collected.len() as u64);
         Ok(Dump { name, collected, pages, verdicts, times: Default::default() })
@@ -138,16 +129,14 @@ fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Dump>, Refusal> 
     found.into_iter().map(dump).collect()
 }
 
-/// Returns up to `pages` pages of a program that grows larger than that, or the reason why this
-/// machine cannot run it.
+/// Fails with the reason why this machine cannot run the program.
 fn pages_of(
     program: Program,
     pages: usize,
     signals: &SignalQueue,
 ) -> Result<Result<Vec<Page>, String>, Refusal> {
     let dir = temporary_directory()?;
-    // The program would grow to 4/3 of `goal_bytes`, and then free memory. It is stopped and read at
-    // `goal_bytes`.
+    // The program would grow to 4/3 of `goal_bytes` and then free memory, so it is stopped earlier.
     let goal_bytes = (pages * PAGE_SIZE) as u64;
     let ready = match program.make_ready(dir.path(), goal_bytes / 3 * 4) {
         Ok(ready) => ready,
@@ -170,7 +159,7 @@ fn pages_of(
     let pid = Pid::from_child(&running.0);
     let stopped = kill_process(pid, Signal::STOP);
     stopped.map_err(Into::into).or_own("the program cannot be stopped")?;
-    // Wait for the stop, because the program may exit first.
+    // The program may exit before the stop.
     let events = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let waited = retry_on_intr(|| waitid(WaitId::Pid(pid), events));
     waited.map_err(Into::into).or_own("the program cannot be waited for")?;
@@ -215,7 +204,7 @@ fn verdicts(dumps: &[&Dump]) -> Verdicts {
     sum
 }
 
-/// Sums the times over all of `dumps` for each round, in ns. `cache` is 1 for pages in the cache.
+/// Sums the times of all dumps by round, in ns. `cache` is 1 for pages in the cache.
 fn times(dumps: &[&Dump], cache: usize, check: Check) -> Vec<f64> {
     let all: Vec<_> = dumps.iter().map(|dump| &dump.times[cache][check as usize]).collect();
     let rounds = 0..all.first().map_or(0, |times| times.len());
@@ -246,7 +235,7 @@ fn row(name: &str, dumps: &[&Dump]) -> Object {
 fn add_ratios(suffix: &str, dumps: &[&Dump], log: &mut Log) {
     let found = verdicts(dumps);
     let iterations = found.iterations(Check::LastFirst).zip(found.iterations(Check::Forward));
-    // Without dumps the ratio is NaN, which JSON shows as null.
+    // NaN without dumps; JSON shows it as null.
     let ratio = iterations.map(|(last_first, forward)| last_first / forward);
     log.ratio(format!("iterations_last_first_vs_forward{suffix}"), ratio);
     for (cache, place) in ["", "_in_cache"].into_iter().enumerate() {

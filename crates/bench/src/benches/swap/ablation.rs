@@ -1,4 +1,4 @@
-//! `bench ablation`: measures the benefit of each mechanism by pairs of runs with and without it.
+//! `bench ablation`: the benefit of each mechanism, by runs with and without it.
 
 use super::plan::{Data, RunKind, Side, WorkOptions, suffix};
 use super::rounds::{Cell, check_size, variant};
@@ -14,7 +14,7 @@ use softswap_engine::api::settings::Config;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
 use std::time::Duration;
 
-/// Disk space for the swap file and the files of programs, as a multiple of the largest memory.
+/// Disk space for swap and the programs' files, as a multiple of the largest memory.
 const DISK_TIMES: u64 = 4;
 
 /// Measure the benefit of each of softswap's mechanisms.
@@ -111,7 +111,6 @@ fn without(
     let (mut rows, mut gains) = (Vec::new(), Vec::new());
     for cell in &cells {
         let [with, without] = &cell.variants[..] else { continue };
-        // Failed runs are noted and not compared.
         let count = with.rounds.len().min(without.rounds.len());
         if count < rounds as usize {
             continue;
@@ -145,7 +144,7 @@ fn works(
         let pattern = |&pattern| Work::Pattern { pattern, data: Data::Mixed, threads };
         works.extend(args.work.patterns().iter().map(pattern));
         for ready in &ready {
-            // A program without an option for threads runs only with one thread.
+            // Without an option for threads, run only with one.
             let parallel = ready.on_threads(threads);
             if let Some(ready) = parallel.or_else(|| (threads == 1).then(|| ready.clone())) {
                 works.push(bench.program(ready, threads)?);

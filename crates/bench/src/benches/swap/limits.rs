@@ -1,17 +1,15 @@
 //! Limits of a run: of its cgroup, and softswap's budget within it.
 
-/// A first run reserves this and a share of the limit for charged memory outside the budget: code,
-/// stacks, page tables, the task's own tables.
+/// Reserved by a first run, with a share of the limit, for charged memory outside the budget: code,
+/// stacks, page tables.
 const OWN_BYTES: u64 = 3 << 20;
-/// The reserved share of the limit is 1 / `OWN_SHARE`.
 const OWN_SHARE: u64 = 64;
-/// Added to the largest charged memory outside the budget in earlier runs, because runs differ.
+/// Added to earlier runs' peak outside the budget, because runs differ.
 const SPARE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Limits {
     pub(crate) limit_bytes: u64,
-    /// softswap's budget (`--memory`), for runs under softswap.
     pub(crate) memory_bytes: u64,
 }
 
@@ -21,9 +19,9 @@ impl Limits {
         Limits { limit_bytes, memory_bytes: limit_bytes.saturating_sub(own_bytes) }
     }
 
-    /// Returns the limits after earlier runs, from the peaks of their cgroups, so that softswap
-    /// uses the whole limit, as the kernel does. The budget is never below that of a first run,
-    /// because a peak may include page cache that the kernel can reclaim.
+    /// Returns limits by the peaks of earlier runs, so that softswap uses the whole limit, as the
+    /// kernel does. The budget is at least that of a first run: a peak may include reclaimable page
+    /// cache.
     pub(crate) fn after(
         limit_bytes: u64,
         runs: impl Iterator<Item = (Limits, Option<u64>)>,
@@ -56,8 +54,7 @@ mod tests {
         assert_eq!(after(&[]), 60);
         assert_eq!(after(&[(60, Some(61))]), 62);
         assert_eq!(after(&[(60, Some(61)), (62, Some(64))]), 61);
-        // The first limits apply if the peak is at the limit (perhaps with page cache), below the
-        // budget, or unknown.
+        // The first limits apply if the peak is at the limit, below the budget, or unknown.
         assert_eq!(after(&[(60, Some(64))]), 60);
         assert_eq!(after(&[(60, Some(50)), (60, None)]), 60);
     }

@@ -1,8 +1,7 @@
-//! `bench swap`: compares softswap with the kernel's swap, with the same program, limit and file
-//! system.
+//! `bench swap`: compares softswap with the kernel's swap, with the same program and file system.
 //!
-//! A memory cgroup limits each run. softswap's cgroup may not use kernel swap, so the kernel
-//! enforces the limit. The cgroups of the other sides may use the only active swap area.
+//! A memory cgroup limits each run. softswap's cgroup may not use kernel swap; the others may use
+//! the only active swap area.
 
 pub(crate) mod programs;
 pub(super) mod plan;
@@ -30,8 +29,8 @@ use softswap_cli::swapdir;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half
-/// full, the kernel frees the slot of each page that it reads.
+/// Area size over the largest memory. If an area is more than half full, the kernel frees the slot
+/// of each page that it reads.
 const AREA_TIMES: u64 = 4;
 
 /// Compare softswap with the kernel's swap under the same memory limit.
@@ -129,7 +128,7 @@ impl SwapArgs {
     }
 
     fn program_size(&self) -> u64 {
-        // With smaller programs, their start and exit would dominate.
+        // Start and exit would dominate with smaller programs.
         self.pick(self.work.program_size, 512 << 20, 96 << 20)
     }
 
@@ -142,8 +141,7 @@ impl SwapArgs {
         most_bytes.saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)
     }
 
-    /// Returns the maximum disk space: the kernel's area if it is a file, softswap's swap file, and
-    /// the files of programs.
+    /// Sums the kernel's area if it is a file, softswap's swap file, and the programs' files.
     fn disk_bytes(&self) -> u64 {
         let has_file = |side| matches!(side, &Side::KernelFile | &Side::KernelZswap);
         let areas = 1 + u64::from(self.sides.iter().any(has_file));
@@ -151,7 +149,6 @@ impl SwapArgs {
     }
 }
 
-/// Returns table columns with the limits of runs and the kernel's accounting of their cgroups.
 fn memory_columns(variant: &Variant, rounds: usize) -> Object {
     let most = |figure: fn(&Run) -> Option<u64>| variant.rounds.iter().filter_map(figure).max();
     let is_ours = variant.key.run_kind.is_softswap();
@@ -235,11 +232,9 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
         program_bytes: args.program_size(),
         seconds: bench.seconds,
         rounds: args.rounds(),
-        // Kernel settings during the measurement.
         settings: bench.testbed.settings(),
-        // OOM kills in softswap's cgroups.
         oom_kills: kills(true),
-        // OOM kills in the kernel's cgroups, in runs that were repeated or dropped.
+        // OOM kills of the kernel's sides, in runs that were repeated or dropped.
         kernel_oom_kills: kills(false),
         within_limits,
         rows,
@@ -247,7 +242,6 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Object {
     }
 }
 
-/// Pairs softswap with each other side, on the content that suits that side.
 fn pattern_cells(args: &SwapArgs, bench: &Bench<'_>, sides: &[Side]) -> Vec<Cell> {
     let has_ours = sides.contains(&Side::Softswap);
     let rivals = sides.iter().filter_map(|side| Some((Some(*side), side.data()?)));
@@ -269,8 +263,8 @@ fn pattern_cells(args: &SwapArgs, bench: &Bench<'_>, sides: &[Side]) -> Vec<Cell
     cells
 }
 
-/// Returns each program without a limit, under softswap with a budget that everything fits in, and
-/// on all sides with each share of its memory.
+/// Returns each program without a limit, under softswap with everything resident, and on all sides
+/// with each share of its memory.
 fn program_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,

@@ -20,7 +20,6 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// The sides of `bench swap` by default.
     pub(super) const USUAL: [Side; 4] =
         [Side::Softswap, Side::KernelFile, Side::KernelZram, Side::KernelZswap];
     pub(super) const RIVALS: [Side; 4] =
@@ -31,8 +30,7 @@ impl Side {
         matches!(self, Side::Softswap | Side::Protection)
     }
 
-    /// Returns true if the side stores compressed pages in DRAM that is not charged to the cgroup.
-    /// If `counts_zswap`, zswap's pages are charged.
+    /// True for compressed pages in DRAM outside the cgroup. `counts_zswap`: zswap's are charged.
     pub(super) fn keeps_outside(self, counts_zswap: bool) -> bool {
         match self {
             Side::Softswap | Side::Protection | Side::KernelFile => false,
@@ -41,7 +39,7 @@ impl Side {
         }
     }
 
-    /// Returns the content on which softswap is compared with a side: the one that suits the side.
+    /// Returns the content that suits a side, for the comparison with softswap.
     pub(super) fn data(self) -> Option<Data> {
         match self {
             Side::Softswap => None,
@@ -71,21 +69,19 @@ pub(crate) enum Data {
     Mixed,
 }
 
-/// Shares of memory that fit in the limit, in percent.
 pub(super) const PATTERN_SHARES: [u32; 2] = [25, 50];
 pub(super) const PROGRAM_SHARES: [u32; 3] = [75, 50, 25];
 pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
-/// Share that is omitted in names of ratios.
+/// Omitted in names of ratios.
 const USUAL_SHARE: u32 = 25;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunKind {
-    /// `None` for a program without a limit and without softswap.
+    /// `None` without a limit and without softswap.
     pub(super) side: Option<Side>,
-    /// `None` without a limit. softswap then has a budget that everything fits in.
+    /// `None` without a limit; softswap's budget then fits everything.
     pub(super) limit_percent: Option<u32>,
-    /// softswap gets the total DRAM that this kernel side used in the same round: the side's limit
-    /// and its pages outside the limit.
+    /// softswap gets all DRAM that this kernel side used in the same round, also outside the limit.
     pub(super) same_dram_as: Option<Side>,
 }
 
@@ -121,15 +117,14 @@ impl RunKind {
     }
 }
 
-/// Returns the suffix of a ratio's name: share of memory and number of threads.
 pub(super) fn suffix(share_percent: u32, threads: u32) -> String {
     let share = (share_percent != USUAL_SHARE).then(|| format!("_{share_percent}"));
     let threads = (threads != 1).then(|| format!("_t{threads}"));
     share.unwrap_or_default() + &threads.unwrap_or_default()
 }
 
-/// Returns softswap and one other side at a share of memory. Adds softswap with the same total DRAM
-/// if the kernel stores compressed pages outside the limit.
+/// Compares softswap with another side. Adds softswap with the same total DRAM if the kernel stores
+/// compressed pages outside the limit.
 pub(super) fn compared(
     has_ours: bool,
     rival: Option<Side>,

@@ -15,14 +15,13 @@ use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 use std::collections::BTreeSet;
 
-/// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim
-/// memory, or exceed their limit, so these are retried. softswap's limit covers all memory that it
-/// needs, so a kill is an error. Such a run is retried once, with the budget of the first round, if
+/// The kernel may OOM-kill its own sides although it could reclaim memory, or exceed their limit,
+/// so these are retried. softswap's limit covers all that it needs, so a kill is an error. It is
+/// retried once, with the first round's budget, if its own was larger.
 /// its own was larger.
 const ATTEMPTS: usize = 5;
 
-/// Work under one set of conditions, with its runs by round. After a failure it has fewer runs than
-/// rounds.
+/// After a failure it has fewer runs than rounds.
 pub(super) type Variant = measure::sample::Cell<Conditions, Run>;
 
 pub(super) fn variant(run_kind: RunKind, config: &Config) -> Variant {
@@ -35,15 +34,13 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Returns a cell with softswap's default configuration.
     pub(super) fn new(work: Work, run_kinds: &[RunKind]) -> Cell {
         let default = |run_kind: &RunKind| variant(*run_kind, &Config::default());
         Cell { work, variants: run_kinds.iter().map(default).collect() }
     }
 }
 
-/// Refuses a size that exceeds available memory, or whose smallest share is too small for the
-/// engine.
+/// Refuses more than available memory, or a smallest share that is too small for the engine.
 pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), Refusal> {
     let smallest = shares.iter().copied().min().unwrap_or(100);
     if Limits::first(bytes * u64::from(smallest) / 100).memory_bytes < MIN_MEMORY_BYTES {
@@ -62,7 +59,6 @@ fn whole_pages(bytes: u64) -> u64 {
 }
 
 impl Bench<'_> {
-    /// Prepares the programs that this machine supports to use `bytes`.
     pub(super) fn ready(
         &self,
         programs: &[Program],
@@ -75,7 +71,7 @@ impl Bench<'_> {
         programs.iter().filter_map(ready).collect()
     }
 
-    /// Runs a program once without a limit, to measure its memory, and returns it as work.
+    /// Runs a program once without a limit, to measure its memory.
     pub(super) fn program(&self, ready: Ready, threads: u32) -> Result<Work, Refusal> {
         let first = self
             .plain_run(&ready)
@@ -83,7 +79,6 @@ impl Bench<'_> {
         Ok(Work::Program { ready, first, threads })
     }
 
-    /// Runs all cells in `rounds` rounds.
     pub(super) fn run(
         &mut self,
         cells: &mut [Cell],
@@ -106,7 +101,6 @@ impl Bench<'_> {
                     );
                     bar.set_message(format!("round {}: {what}", round + 1));
                     bar.inc(1);
-                    // Skip a variant that has failed: it would fail again.
                     if cell.variants[at].rounds.len() < round {
                         continue;
                     }
@@ -124,7 +118,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs a variant once. Returns `None` if its limit depends on a failed run.
+    /// Returns `None` if the limit depends on a failed run.
     fn run_one(
         &mut self,
         cell: &mut Cell,
@@ -166,7 +160,7 @@ impl Bench<'_> {
         Some(whole_pages(ran.limits?.limit_bytes + ran.bounds.outside_bytes))
     }
 
-    /// Runs a variant within a limit, and retries it if it is OOM-killed or exceeds the limit.
+    /// Retries after an OOM kill or an exceeded limit.
     fn attempt(
         &mut self,
         cell: &mut Cell,
@@ -197,8 +191,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after
-/// that side.
+/// softswap with a kernel side's DRAM runs right after that side.
 fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
     let run_kinds: Vec<RunKind> = variants.iter().map(|variant| variant.key.run_kind).collect();
     let first = rotated(run_kinds.len(), round).filter(|at| run_kinds[*at].same_dram_as.is_none());
@@ -214,8 +207,8 @@ fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
     order
 }
 
-/// Returns the limits of a run and of its retries. The budget depends on the peaks of earlier
-/// rounds, and is the same for all variants of the cell with the same kind of run.
+/// Returns the limits of a run and of its retries. Variants with the same kind of run get the same
+/// budget, by earlier peaks.
 fn attempts(cell: &Cell, at: usize, limit_bytes: u64, round: usize) -> Vec<Limits> {
     let first = Limits::first(limit_bytes);
     let run_kind = cell.variants[at].key.run_kind;
@@ -237,7 +230,7 @@ fn seconds(ran: &Run) -> f64 {
     ran.seconds
 }
 
-/// Adds the ratios of all cells. Variants that failed in a round are not compared.
+/// Compares no variants that failed in a round.
 pub(super) fn add_ratios(cells: &[Cell], rounds: usize, log: &mut Log) {
     for cell in cells {
         let complete = || cell.variants.iter().filter(|variant| variant.rounds.len() == rounds);
@@ -262,7 +255,6 @@ pub(super) fn add_ratios(cells: &[Cell], rounds: usize, log: &mut Log) {
     }
 }
 
-/// Adds the ratios between softswap and the other sides at one share of memory.
 fn between_sides<'c>(
     cell: &Cell,
     share_percent: u32,

@@ -1,4 +1,4 @@
-//! One run of a pattern or a program, on a side within a limit or without a limit.
+//! One run of a pattern or a program.
 
 use super::limits::Limits;
 use super::plan::{Data, Pattern, RunKind, Side};
@@ -16,25 +16,15 @@ use softswap_sys::child::SignalQueue;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum time for warming up, as a multiple of the measured time.
 const MAX_WARM: f64 = 4.0;
-/// Share of hot pages, raised to [`MIN_HOT_OF_LIMIT`] of the pages that fit.
+/// Share of hot pages, at least [`MIN_HOT_OF_LIMIT`] of the pages that fit.
 const HOT_SHARE: f64 = 0.1;
 const MIN_HOT_OF_LIMIT: f64 = 0.3;
 
 #[derive(Clone)]
 pub(super) enum Work {
-    Pattern {
-        pattern: Pattern,
-        data: Data,
-        threads: u32,
-    },
-    Program {
-        ready: Ready,
-        /// The program's run without a limit.
-        first: ProgramRun,
-        threads: u32,
-    },
+    Pattern { pattern: Pattern, data: Data, threads: u32 },
+    Program { ready: Ready, first: ProgramRun, threads: u32 },
 }
 
 impl Work {
@@ -81,23 +71,18 @@ impl From<ProgramRun> for Run {
     }
 }
 
-/// Conditions of a run.
 pub(super) struct Conditions {
     pub(super) run_kind: RunKind,
     pub(super) config: Config,
     pub(super) kills: u64,
 }
 
-/// Reason why a run has no result.
 pub(super) enum Failure {
-    /// Number of OOM kills in the cgroup.
     Killed(u64),
-    /// The peak of the cgroup exceeded its limit.
     OverLimit(String),
     Other(String),
 }
 
-/// State shared by all runs.
 pub(super) struct Bench<'b> {
     pub(super) testbed: Testbed,
     pub(super) signals: &'b SignalQueue,
@@ -109,7 +94,7 @@ pub(super) struct Bench<'b> {
 }
 
 impl<'b> Bench<'b> {
-    /// Prepares `sides` below `under`. Removes unsupported sides, with a note.
+    /// Removes unsupported sides, with a note.
     pub(super) fn prepare(
         under: &Path,
         area_bytes: u64,
@@ -126,7 +111,7 @@ impl<'b> Bench<'b> {
         Ok(Bench { testbed, signals, library, sample, working_set_bytes, seconds, damage })
     }
 
-    /// Returns the memory of the work, to which shares refer.
+    /// Returns the memory to which shares refer.
     pub(super) fn whole_bytes(&self, work: &Work) -> u64 {
         match work {
             Work::Pattern { .. } => self.working_set_bytes,
@@ -134,7 +119,7 @@ impl<'b> Bench<'b> {
         }
     }
 
-    /// Returns softswap's default configuration with no reserve and with the settings of `asked`.
+    /// Takes all but the budget, areas and reserve from `asked`.
     fn config(&self, asked: &Config, memory_bytes: u64) -> Config {
         let Config { areas, reserve_bytes, .. } = config(memory_bytes, &self.testbed.dir);
         Config { memory_bytes, areas, reserve_bytes, ..asked.clone() }
@@ -152,7 +137,6 @@ impl<'b> Bench<'b> {
         asked: &Config,
         peak_bytes: u64,
     ) -> Result<ProgramRun, String> {
-        /// Additional memory for the engine itself.
         const MORE_BYTES: u64 = 64 << 20;
         let config = self.config(asked, peak_bytes + peak_bytes / 4 + MORE_BYTES);
         let (counters, command) =
@@ -178,7 +162,7 @@ impl<'b> Bench<'b> {
             let why = "the limit leaves less than the 8.0 MiB that the engine needs";
             return Ok(Err(Failure::Other(why.into())));
         }
-        // Code and data that the run reads from the disk would be charged to its cgroup.
+        // Otherwise the cgroup would be charged for files that the run reads from the disk.
         let task_program = own_executable()?;
         let program = match work {
             Work::Program { ready, .. } if ready.path.is_absolute() => Some(&ready.path),
@@ -252,7 +236,7 @@ impl<'b> Bench<'b> {
             damage: self.damage,
             pattern,
             threads: threads as usize,
-            // As many touches as pages fit, so that the resident set results from this pattern.
+            // As many as pages fit, so that the resident set results from this pattern.
             warm_touches: limits.limit_bytes / PAGE_SIZE as u64,
             warm_seconds: self.seconds * MAX_WARM,
             seconds: self.seconds,

@@ -1,5 +1,4 @@
-//! The measured program, the same on every side. It fills its memory, touches it in the order of a
-//! pattern, and compares every page at the end.
+//! The measured program: fills its memory, touches it by a pattern, and compares every page.
 
 use super::plan::{Data, Pattern};
 use crate::measure::managed_program::Counters;
@@ -22,7 +21,6 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-// Lines of the protocol between the task and the benchmark.
 const FILLED: &str = "filled";
 const CONTINUE: &str = "continue";
 const SAME: &str = "same";
@@ -37,14 +35,13 @@ pub(crate) struct TaskArgs {
 pub(crate) struct Task {
     pub(crate) pages: usize,
     pub(crate) data: Data,
-    /// File with pages of a program, for compressible and mixed data.
+    /// Pages of a program, for compressible and mixed data.
     pub(crate) sample: Option<PathBuf>,
-    /// Damages a page before the comparison, which must detect the damage.
+    /// Damages a page, which the comparison must detect.
     pub(crate) damage: bool,
     pub(crate) pattern: Pattern,
     pub(crate) threads: usize,
-    /// Touches of all threads before the measurement, so that its state does not depend on earlier
-    /// work.
+    /// Touches before the measurement, so that its state does not depend on earlier work.
     pub(crate) warm_touches: u64,
     pub(crate) warm_seconds: f64,
     pub(crate) seconds: f64,
@@ -57,14 +54,13 @@ pub(crate) struct Task {
 pub(crate) struct TaskTimes {
     pub(crate) touches: u64,
     pub(crate) seconds: f64,
-    /// User and system time of the whole process, reclaim included.
+    /// User and system time of the process, reclaim included.
     pub(crate) cpu_seconds: f64,
     pub(crate) latencies: Latencies,
 }
 
 impl Task {
-    /// Runs the task with `command`. Returns the figures of the touches, and the engine's counters
-    /// during them.
+    /// Returns the figures of the touches, and the engine's counters during them.
     pub(crate) fn run(
         &self,
         command: Command,
@@ -88,8 +84,8 @@ impl Task {
     }
 
     fn perform(&self, region: &Region) -> TaskTimes {
-        // Sequential threads start at different pages. After warming up they continue at their
-        // positions, because pages touched before may still be resident.
+        // After warming up threads continue at their positions: pages touched before may still be
+        // resident.
         let touches = |thread: usize, touched: u64| Touches {
             pattern: self.pattern,
             hot_share: self.hot_share,
@@ -133,14 +129,12 @@ pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     }
 }
 
-/// Percentage of a hot set pattern's accesses that go to hot pages.
 const HOT_PERCENT: u64 = 90;
-/// One access of a hot set pattern in four is a write.
 const WRITE_EVERY: u64 = 4;
 /// A prime larger than any number of pages, which scatters hot pages.
 const STRIDE: u64 = 11_400_714_785_074_694_791;
 
-/// A histogram of latencies with the engine's buckets, four per octave.
+/// A histogram with the engine's buckets, four per octave.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Latencies(Vec<u64>);
 
@@ -179,14 +173,12 @@ pub(super) struct Touched {
 pub(super) struct Touches {
     pub(super) pattern: Pattern,
     pub(super) hot_share: f64,
-    /// First page of a sequential pattern.
     pub(super) first: u64,
     pub(super) seed: u64,
 }
 
 impl Touches {
-    /// Touches one word of the pattern's next page until `time` is over, at most `most_touches`
-    /// times.
+    /// Touches one word per page until `time` is over, at most `most_touches` times.
     pub(super) fn run(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);
@@ -200,7 +192,7 @@ impl Touches {
                 Pattern::SequentialRead => ((self.first + at) % pages, false),
                 Pattern::SequentialWrite => ((self.first + at) % pages, true),
                 Pattern::HotSet => {
-                    // The lower bits select hot or any pages, the upper ones the page.
+                    // Lower bits select hot or any pages, upper ones the page.
                     let within = if number % 100 < HOT_PERCENT { hot_pages } else { pages };
                     let is_write = (number >> 8).is_multiple_of(WRITE_EVERY);
                     (scattered(below(number, within), pages), is_write)
@@ -229,18 +221,15 @@ fn scattered(number: u64, pages: u64) -> u64 {
     (u128::from(number) * u128::from(STRIDE) % u128::from(pages)) as u64
 }
 
-/// Number of real pages from which content is derived. It is small, because the task stores them in
-/// unmanaged memory.
+/// Few real pages, because the task stores them in unmanaged memory.
 const SAMPLE_PAGES: usize = 256;
 
-/// Generates the content of each page from its number.
 pub(super) struct Contents {
     data: Data,
     sample: &'static [Page],
 }
 
 impl Contents {
-    /// Reads the pages of `sample` into unmanaged memory.
     pub(super) fn load(data: Data, sample: Option<&Path>) -> Result<Contents, String> {
         let Some(sample) = sample else { return Ok(Contents { data, sample: &[] }) };
         let read = || {
@@ -267,12 +256,12 @@ impl Content for Contents {
         }
         let (from, _) = self.sample[page % self.sample.len()].0.as_chunks::<8>();
         words.iter_mut().zip(from).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
-        // Make each page differ from all others and from the sample.
+        // Make pages differ from each other and from the sample.
         words[page % WORDS] = number_of(page);
     }
 }
 
-/// Python program that creates records and then writes its own memory to standard output.
+/// Creates records and then writes its own memory to standard output.
 const PYTHON: &str = r#"
 import sys
 records = [{"id": i, "name": "record %d" % i, "tags": ["t%d" % (i % 50), "x" * (i % 30)],
@@ -286,13 +275,11 @@ with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
                 memory.seek(at)
                 sys.stdout.buffer.write(memory.read(4096))
 "#;
-/// Records per sampled page; at least six records fill a page.
+/// At least six records fill a page.
 const RECORDS_PER_PAGE: usize = 8;
-/// Number of pages from which the sample is drawn, distributed over the whole process.
 const SAMPLE_OF_PAGES: usize = 4096;
 
-/// Returns pages of a Python process that LZ4 compresses. If Python cannot be run, this
-/// executable's pages are used, and a note is added.
+/// Returns pages of a Python process that LZ4 compresses; without Python, of this executable.
 pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     of_python().or_else(|why| {
         notes.push(format!(
@@ -306,7 +293,7 @@ pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, St
 
 fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     let mut child = Command::new("python3")
-        // Isolated from the user's settings and modules.
+        // Isolated from the user's settings.
         .args(["-I", "-S", "-c", PYTHON])
         .arg((SAMPLE_OF_PAGES * RECORDS_PER_PAGE).to_string())
         .stdin(Stdio::null())
@@ -322,7 +309,7 @@ fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     found
 }
 
-/// Reads `count` compressible pages and returns [`SAMPLE_PAGES`] of them, evenly spaced.
+/// Returns [`SAMPLE_PAGES`] of `count` compressible pages, evenly spaced.
 fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     let mut lz4 = Lz4::new().map_err(|error| error.to_string())?;
     let (mut page, mut packed, mut sample) = ([0; PAGE_SIZE], 0, Vec::new());

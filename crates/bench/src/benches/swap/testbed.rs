@@ -1,5 +1,5 @@
-//! Environment of the sides: a directory, the kernel's swap areas, and a memory cgroup for each
-//! run. The restorer creates them, so that they are removed however this process exits.
+//! A directory, the kernel's swap areas, and a memory cgroup for each run. The restorer creates
+//! them, so that they are removed however this process exits.
 
 use super::plan::Side;
 use crate::measure::managed_program;
@@ -23,9 +23,8 @@ use std::time::Duration;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
-/// Disables swap readahead for zswap. Decompressed pages are dirty, and some kernels (for example
-/// 6.18) cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup
-/// until the program is OOM-killed.
+/// No swap readahead for zswap: some kernels (for example 6.18) cannot reclaim decompressed pages
+/// that were read ahead and never touched. They are dirty, and fill the cgroup.
 const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "here the limit includes zswap's compressed pages (control groups of \
     version 2), so softswap and kernel_zswap use the same DRAM, and softswap_same_dram is not run \
@@ -33,47 +32,39 @@ const ZSWAP_COUNTED: &str = "here the limit includes zswap's compressed pages (c
 
 pub(crate) struct Testbed {
     restorer: Restorer,
-    /// Directory for all files, on the file system under test.
     pub(crate) dir: PathBuf,
     file: PathBuf,
     zram: Option<String>,
-    /// The machine's original value of page-cluster, used by all sides except zswap.
+    /// The machine's value, for all sides except zswap.
     page_cluster: String,
-    /// `None` if no cgroup can be created. softswap then runs alone, without a cgroup.
+    /// `None` if no cgroup can be created. softswap then runs alone, without one.
     groups: Option<Groups>,
 }
 
-/// Capabilities of cgroups on this machine.
 #[derive(Debug, Clone, Copy)]
 struct Groups {
     version: GroupVersion,
-    /// True if zswap's compressed pages are charged to the cgroup.
     count_zswap: bool,
 }
 
-/// Cgroup of a run, and at most one active swap area.
 pub(crate) struct Held {
     group: Option<MemoryGroup>,
     swap: Option<PathBuf>,
     watch: GroupWatch,
-    /// The limit, if the kernel exceeds it by charging zswap's compressed pages during reclaim.
+    /// The limit, if charges for zswap during reclaim exceed it.
     exceeded_limit_bytes: Option<u64>,
 }
 
-/// The kernel's accounting of a run's memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bounds {
-    /// `None` without a cgroup.
     pub(crate) peak_bytes: Option<u64>,
     pub(crate) oom_kills: u64,
-    /// Compressed pages in DRAM outside the cgroup, or in it beyond the limit.
+    /// Compressed pages in DRAM outside the cgroup, or beyond its limit.
     pub(crate) outside_bytes: u64,
-    /// Pages in the swap area of a kernel side.
     pub(crate) swapped_bytes: u64,
 }
 
 impl Bounds {
-    /// Counts usage beyond the limit as memory outside the cgroup.
     fn within(self, limit_bytes: u64) -> Bounds {
         let beyond_bytes = self.peak_bytes.map_or(0, |peak| peak.saturating_sub(limit_bytes));
         Bounds {
@@ -93,8 +84,7 @@ impl Bounds {
 }
 
 impl Testbed {
-    /// Prepares `sides` below `under`, with areas of `bytes`. Removes unsupported sides, with a
-    /// note.
+    /// Removes unsupported sides, with a note.
     pub(crate) fn prepare(
         under: &Path,
         bytes: u64,
@@ -121,7 +111,7 @@ impl Testbed {
             match testbed.try_area(side, bytes) {
                 Ok(area) => {
                     sides.push(side);
-                    // Deactivate the area, because the other sides would use it, too.
+                    // The other sides would use it, too.
                     testbed.swap_off(area)?;
                 }
                 Err(why) => notes.push(format!("{} was left out: {why}", side.name())),
@@ -133,8 +123,7 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Tests if a cgroup can be created and joined, because joining may be forbidden even if
-    /// creating is allowed.
+    /// Joining may be forbidden even if creating is allowed.
     fn try_a_group(&mut self) -> Result<Groups, String> {
         let group = self.make_group(1 << 30, true)?;
         let groups = Groups { version: group.version, count_zswap: group.counts_zswap() };
@@ -152,13 +141,11 @@ impl Testbed {
         self.restorer.request(&act).map(|path| MemoryGroup::at(path.into()))
     }
 
-    /// Returns true if zswap's compressed pages count within the limit.
     pub(crate) fn counts_zswap(&self) -> bool {
         self.groups.is_some_and(|groups| groups.count_zswap)
     }
 
-    /// Tests if a side's area can be created and activated: a container may permit devices and
-    /// settings, but forbid swapon.
+    /// A container may permit devices and settings, but forbid swapon.
     fn try_area(&mut self, side: Side, bytes: u64) -> Result<Option<PathBuf>, String> {
         if side.is_softswap() {
             return Ok(None);
@@ -203,7 +190,6 @@ impl Testbed {
         self.restorer.request(&Action::Set(path, value.into())).map(drop)
     }
 
-    /// Activates `side` for swapping and creates a cgroup of `limit_bytes`.
     pub(crate) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
         let failed = |why| Refusal::own(format!("{}: {why}", side.name()));
         self.try_enter(side, limit_bytes).map_err(failed)
@@ -223,7 +209,7 @@ impl Testbed {
         }
         let outside: Outside = match (side, self.zram.clone()) {
             (Side::KernelZram, Some(name)) => Box::new(move || zram::used_bytes(&name)),
-            // Equal to pool_total_size, which not every kernel provides.
+            // Equal to pool_total_size, which not every kernel has.
             (Side::KernelZswap, _) if !self.counts_zswap() => {
                 Box::new(|| kib_of("/proc/meminfo", "Zswap:", 1) << 10)
             }
@@ -239,7 +225,6 @@ impl Testbed {
         Ok(Held { group, swap, watch, exceeded_limit_bytes: exceeds.then_some(limit_bytes) })
     }
 
-    /// Removes the cgroup and deactivates the area. Returns the kernel's accounting.
     pub(crate) fn remove_cgroup(&mut self, held: Held) -> Result<Bounds, Refusal> {
         let Held { group, swap, watch, exceeded_limit_bytes } = held;
         let mut bounds = watch.stop();
@@ -252,7 +237,6 @@ impl Testbed {
         Ok(exceeded_limit_bytes.map_or(bounds, |limit_bytes| bounds.within(limit_bytes)))
     }
 
-    /// Returns the machine's settings for the kernel's sides.
     pub(crate) fn settings(&self) -> Object {
         let read = [
             ("swappiness", "/proc/sys/vm/swappiness"),
@@ -277,7 +261,6 @@ impl Testbed {
 }
 
 impl Held {
-    /// Returns a command that runs `program` in the cgroup with additional environment variables.
     pub(crate) fn command(
         &self,
         environment: Vec<(OsString, OsString)>,
@@ -296,8 +279,7 @@ fn command_in(
         None => managed_program::command("env"),
         Some(group) => {
             let mut shell = managed_program::command("/bin/sh");
-            // The shell joins the cgroup and executes `env`, which sets LD_PRELOAD for the program.
-            // The shell itself runs without LD_PRELOAD.
+            // The shell joins the cgroup, and only `env` sets LD_PRELOAD.
             shell.args(["-c", r#"echo $$ > "$0" && exec env "$@""#]);
             shell.arg(group.dir.join("cgroup.procs"));
             shell
@@ -317,27 +299,24 @@ fn read_setting(path: &str) -> String {
 }
 
 const PAUSE: Duration = Duration::from_millis(5);
-/// Number of reads of the cgroup's statistics for each read of memory outside it, which changes
-/// slowly.
+/// Reads of the cgroup's statistics for each read of memory outside it, which changes slowly.
 const OUTSIDE_EVERY: usize = 4;
 
-/// Reads the size of compressed pages that are not charged to the cgroup.
 type Outside = Box<dyn Fn() -> u64 + Send>;
 
-/// Returns a word of the line that begins with the word `first`, as a number.
+/// Returns a number: the `word` of the line that begins with `first`.
 fn kib_of(path: &str, first: &str, word: usize) -> u64 {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(first));
     line.and_then(|line| line.split_whitespace().nth(word)?.parse().ok()).unwrap_or(0)
 }
 
-/// Thread that periodically reads the statistics of a cgroup, and of compressed pages outside it,
-/// until it is stopped.
+/// Reads the statistics of a cgroup, and of compressed pages outside it, until stopped.
 ///
-/// The kernel's sides need the reads. Reclaim in a cgroup decides by its statistics whether to
-/// deactivate pages, and the kernel updates them only every few seconds or when they are read. If a
-/// program fills its cgroup sooner, all its pages are on the active list while the statistics say
-/// the opposite. Then reclaim scans no page, and the program is OOM-killed although swap is
+/// The kernel's sides need the reads. Reclaim decides by a cgroup's statistics whether to
+/// deactivate pages, and the kernel updates them every few seconds or when they are read. If a
+/// program fills its cgroup sooner, its pages are active while the statistics say the opposite.
+/// Reclaim then scans no page, and the kernel OOM-kills the program.
 /// available.
 struct GroupWatch {
     until: Sender<()>,
@@ -358,7 +337,7 @@ impl GroupWatch {
                 if last || at % OUTSIDE_EVERY == 0 {
                     let more = outside().saturating_sub(before_bytes);
                     peaks.outside_bytes = peaks.outside_bytes.max(more);
-                    // Columns of /proc/swaps: name, kind, size, used.
+                    // name, kind, size, used
                     let used = |path: &Path| Some(kib_of("/proc/swaps", path.to_str()?, 3) << 10);
                     let used = swap.as_deref().and_then(used).unwrap_or(0);
                     peaks.swapped_bytes = peaks.swapped_bytes.max(used);

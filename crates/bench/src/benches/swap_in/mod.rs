@@ -1,7 +1,5 @@
-//! Run time by wait mode of a program that touches random pages of four times its budget.
-//!
-//! Measures the complete path: a separate program with the runtime preloaded, faults by SIGBUS,
-//! background reclaim, writes to disk. The modes take turns, with a new program each time.
+//! Run time by wait mode of a program that touches random pages of four times its budget. A new
+//! program runs the complete path each time.
 
 use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, TaskTimes};
@@ -23,9 +21,8 @@ use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory_limits;
 
-/// Practically no time limit: a run ends after its touches.
+/// A run ends after its touches.
 const MAX_SECONDS: f64 = 1e6;
-/// Default size of the region divided by the budget.
 const REGION_OVER_BUDGET: u64 = 4;
 
 /// Measure a program that swaps, for each way to wait for a read.
@@ -77,16 +74,15 @@ struct WaitMode {
 
 struct TaskRun {
     took: TaskTimes,
-    /// Counters during the touches.
     stats: Stats,
-    /// True if the engine used io_uring, direct I/O, and IOPOLL for polled reads.
+    /// io_uring, direct I/O, and IOPOLL for polled reads.
     uses: [bool; 3],
 }
 
 pub(super) fn measure(args: &SwapInArgs) -> Result<Object, Refusal> {
     let region_bytes = args.region.unwrap_or(args.memory.saturating_mul(REGION_OVER_BUDGET));
     check(args.memory, region_bytes)?;
-    // Twice the region, because evicted pages are written to other slots.
+    // Evicted pages are written to other slots.
     let dir = args.common.dir(region_bytes.saturating_mul(2))?;
     let (library, signals, mut log) = (library::find()?, signals()?, Log::start());
     let run = |wait_mode: &WaitMode, round: usize| {
@@ -103,7 +99,7 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Object, Refusal> {
             seconds: MAX_SECONDS,
             most_touches: u64::from(args.touches / wait_mode.threads),
             hot_share: 0.0,
-            // The same touches for every mode in a round.
+            // The same for every mode in a round.
             seed: 1000 * (round as u64 + 1),
         };
         let (counters, command) = managed(&own_executable()?, &config, &library)?;

@@ -1,6 +1,5 @@
-//! Trees of processes that compete for DRAM: the time of loads whose processes take turns, do not,
-//! and run one after the other; the rates of two programs with one shared budget, and with half of
-//! it for each.
+//! Processes that compete for DRAM: loads whose processes take turns, do not, or run one after the
+//! other; and two programs with a shared or a divided budget.
 
 use super::swap::programs::{Program, compiled, numeric_sort};
 use crate::measure::machine::Machine;
@@ -18,12 +17,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Touches of a reader: about four for each page.
+/// About four for each page.
 const TOUCHES_PER_MIB: u64 = 1_000;
-/// Source files that make compiles.
 const UNITS: usize = 8;
-/// Memory of a C++ compiler for the headers, and for each class of a source file, in bytes
-/// (measured).
+/// Memory of a C++ compiler for the headers, and for each class (measured).
 const HEADERS_BYTES: u64 = 100 << 20;
 const CLASS_BYTES: u64 = 4 << 20;
 
@@ -71,7 +68,7 @@ pub(crate) struct TreeArgs {
     common: InRounds<5>,
 }
 
-/// A way to run a load: its name, `--turns`, and the number of concurrent processes.
+/// Name, `--turns`, and concurrent processes.
 type Side = (&'static str, &'static str, &'static str);
 const SIDES: [Side; 3] = [("off", "off", "4"), ("turns", "auto", "4"), ("serial", "off", "1")];
 
@@ -124,7 +121,6 @@ pub(super) fn measure(args: &TreeArgs) -> Result<Object, Refusal> {
     Ok(log.findings("tree", Machine::without_device(), figures))
 }
 
-/// Returns a command that runs a shell script with `arguments` under `softswap run`.
 fn shell(
     args: &TreeArgs,
     options: &[&OsStr],
@@ -137,7 +133,6 @@ fn shell(
     Ok(command)
 }
 
-/// Runs the script of a load.
 fn load_run(args: &TreeArgs, dir: &Path, script: &str, side: Side) -> Result<Run, Refusal> {
     let (_, turns, processes) = side;
     let (report, memory) = (dir.join("report.json"), format!("--memory={}M", args.budget));
@@ -157,8 +152,8 @@ fn load_run(args: &TreeArgs, dir: &Path, script: &str, side: Side) -> Result<Run
 }
 
 impl Load {
-    /// Prepares the load in `dir`. Returns a shell script that runs it in this directory with `$1`
-    /// processes at a time, which need `bytes` each, and prints a digest of the result.
+    /// Returns a shell script that runs the load in `dir` with `$1` processes at a time, which need
+    /// `bytes` each, and prints a digest of the result.
     fn script(self, dir: &Path, bytes: u64) -> Result<String, String> {
         let mib = bytes >> 20;
         Ok(match self {
@@ -205,8 +200,8 @@ impl Load {
     }
 }
 
-/// Returns a source file with `classes` classes, each in containers of its own. Without classes it
-/// includes no headers, which need much memory.
+/// Gives each class its own containers. Without classes it includes no headers, which need much
+/// memory.
 fn source(unit: usize, classes: u64) -> String {
     let headers =
         if classes > 0 { "#include <map>\n#include <string>\n#include <vector>\n" } else { "" };
@@ -237,7 +232,7 @@ impl Rates {
     }
 }
 
-/// Measures two programs, one with a hot set and one that streams. Returns a row for each budget.
+/// Measures programs with a hot set and a stream. Returns a row for each budget.
 fn measure_pair(args: &TreeArgs, log: &mut Log) -> Result<Vec<Object>, Refusal> {
     let dir = temporary_directory()?;
     let program = compiled(dir.path(), "touch", include_str!("touch.c")).map_err(Refusal::own)?;
@@ -262,7 +257,6 @@ fn measure_pair(args: &TreeArgs, log: &mut Log) -> Result<Vec<Object>, Refusal> 
     Ok(rows.collect())
 }
 
-/// Runs both programs concurrently.
 fn pair_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<Rates, Refusal> {
     let (budget, seconds) = (args.budget, args.seconds.as_secs_f64());
     let memory = match is_shared {

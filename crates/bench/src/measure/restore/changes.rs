@@ -17,35 +17,29 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use uuid::Uuid;
 
-/// File whose lock a restorer needs to change the kernel's swap. Every process may open it.
+/// Locked to change the kernel's swap. Every process may open it.
 const LOCK: &str = "/proc/swaps";
-/// Request to the restorer, one JSON object per line.
+/// One JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Action {
-    /// Take the lock for changes of swap.
     HoldSwap,
-    /// Create a directory in another one; the answer is its path.
+    /// The parent directory; the answer is the path of the new one.
     MakeDirectory(PathBuf),
-    /// Add a zram device of this size; the answer is its name.
+    /// The answer is the device's name.
     AddZram(u64),
-    /// Create a swap area in a fully allocated file of this size.
     MakeSwapFile(PathBuf, u64),
-    /// Write a swap header to a device.
     Format(PathBuf),
     SwapOn(PathBuf),
     SwapOff(PathBuf),
-    /// Change a setting of the machine to a value.
     Set(PathBuf, String),
-    /// Create a memory cgroup; the answer is its directory.
+    /// The answer is its directory.
     MakeGroup {
         limit_bytes: u64,
         may_swap: bool,
     },
-    /// Kill all processes in a cgroup and remove it.
     RemoveGroup(PathBuf),
 }
 
-/// Result of an action: a text, or the reason for the failure.
 pub(crate) type Answer = Result<String, String>;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -53,18 +47,15 @@ enum Change {
     Directory(PathBuf),
     Zram(u32),
     Swapping(PathBuf),
-    /// A setting and its former value.
     Setting(PathBuf, String),
-    /// Memory controller enabled by a v2 cgroup for its children.
+    /// Enabled by a v2 cgroup for its children.
     MemoryEnabled(PathBuf),
     Group(PathBuf),
 }
 
-/// All changes so far, in order.
 #[derive(Default)]
 pub(super) struct Changes {
     all: Vec<Change>,
-    /// Lock on [`LOCK`], held until this is dropped.
     held: Option<File>,
 }
 
@@ -117,7 +108,7 @@ impl Changes {
 
     fn make_directory(&mut self, under: &Path) -> Answer {
         let path = under.join(format!("softswap-bench-{}", Uuid::new_v4()));
-        // Other users get no access, because files in the directory may contain swapped pages.
+        // Files in the directory may contain swapped pages.
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.or_text(format!("no directory can be created in {}", under.display()))?;
         self.all.push(Change::Directory(path.clone()));
@@ -138,7 +129,6 @@ impl Changes {
         Ok(())
     }
 
-    /// Creates a cgroup in the first directory that permits it.
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Answer {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let hierarchy = group::with_memory(hierarchies()).ok_or(
@@ -179,7 +169,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Undoes all changes in reverse order, and returns the failures.
+    /// Undoes the changes in reverse order. Returns the failures.
     pub(super) fn undo_all(mut self) -> Vec<String> {
         let mut failed = Vec::new();
         while let Some(change) = self.all.pop() {
@@ -209,7 +199,7 @@ fn undo(change: &Change) -> Result<(), String> {
     }
 }
 
-/// Kills the processes in a cgroup and removes it. Fails until the last one has exited.
+/// Fails until the last process has exited.
 fn remove_group(path: &Path) -> io::Result<()> {
     let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {

@@ -1,7 +1,5 @@
-//! Memory cgroups of version 1 and 2: possible parents, limits, and the kernel's counters.
-//!
-//! In version 2 a cgroup has memory limits only if its parent enables the controller for its
-//! children. Except for the root, a parent with processes cannot do that.
+//! Memory cgroups of version 1 and 2. In version 2 a cgroup has memory limits only if its parent
+//! enables the controller for its children. Except for the root, a parent with processes cannot.
 
 use softswap_cli::refusal::{OrRefuse, plain};
 use softswap_sys::memory_limits::{GroupVersion, Hierarchy};
@@ -9,10 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Common prefix of all benchmarks' cgroups.
 pub(crate) const PREFIX: &str = "softswap-bench-";
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
-/// File that exists only in version 2.
 const CONTROLLERS: &str = "cgroup.controllers";
 const LIMIT: &str = "memory.max";
 const SWAP_LIMIT: &str = "memory.swap.max";
@@ -25,8 +21,7 @@ pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     hierarchies.into_iter().find(has_memory)
 }
 
-/// Returns the directories in which a cgroup may be created, the best first. In a container or for
-/// an unprivileged user only an attempt shows whether it is permitted.
+/// Returns possible parents, the best first. Only an attempt shows whether it is permitted.
 pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let top = hierarchy.top.as_path();
     let around = match hierarchy.version {
@@ -36,7 +31,7 @@ pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     [top].into_iter().chain(around.into_iter().flatten()).map(Path::to_path_buf).collect()
 }
 
-/// Enables the memory controller for children of `parent`. Returns true if it was disabled before.
+/// Returns true if the controller was disabled before.
 pub(crate) fn enable_memory(parent: &Path) -> Result<bool, String> {
     if names_memory(&parent.join(SUBTREE_CONTROL)) {
         return Ok(false);
@@ -55,7 +50,7 @@ pub(crate) fn enable_memory(parent: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Undoes [`enable_memory`], unless another benchmark or a cgroup with a limit depends on it.
+/// Keeps the controller if another benchmark or a cgroup with a limit depends on it.
 pub(crate) fn disable_memory(parent: &Path) -> Result<(), String> {
     let file = parent.join(SUBTREE_CONTROL);
     let left = |why: String| format!("{why}; later run `echo -memory > {}`", file.display());
@@ -112,7 +107,6 @@ pub(crate) fn set_limits(
     }
 }
 
-/// A cgroup, with access to the kernel's counters.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryGroup {
     pub(crate) version: GroupVersion,
@@ -126,7 +120,7 @@ impl MemoryGroup {
         MemoryGroup { version, dir }
     }
 
-    /// Returns the peak usage. Available in version 1, and in version 2 since Linux 5.19.
+    /// Available in version 1, and in version 2 since Linux 5.19.
     pub(crate) fn peak_bytes(&self) -> Result<Option<u64>, String> {
         let text = match self.version {
             GroupVersion::One => self.read("memory.max_usage_in_bytes")?,
@@ -145,8 +139,7 @@ impl MemoryGroup {
         Ok(kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// Returns true if zswap's compressed pages are charged to the cgroup: in version 2 since Linux
-    /// 5.19.
+    /// zswap's compressed pages are charged in version 2 since Linux 5.19.
     pub(crate) fn counts_zswap(&self) -> bool {
         self.dir.join("memory.zswap.current").exists()
     }
@@ -174,7 +167,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &[(CONTROLLERS, "cpu memory\n"), (SUBTREE_CONTROL, "cpu\n")]);
         assert_eq!(enable_memory(top.path()), Ok(true));
-        // A plain file keeps the written text; the kernel's file would contain "cpu memory".
+        // A plain file keeps the written text.
         assert_eq!(read(top.path(), SUBTREE_CONTROL), "+memory");
         write(top.path(), &[(SUBTREE_CONTROL, "cpu memory\n")]);
         assert_eq!(enable_memory(top.path()), Ok(false));

@@ -1,9 +1,8 @@
-//! Makes and undoes a benchmark's changes to the machine: swap areas, zram, settings, cgroups.
+//! Makes and undoes a benchmark's changes to the machine.
 //!
-//! A separate process, the restorer, makes all changes. It undoes them in reverse order when its
-//! standard input is closed, so they are undone however the benchmark exits, even by SIGKILL. The
-//! restorer has its own process group and blocks signals, so terminal signals do not affect it. It
-//! never changes a device, swap area or cgroup that it did not create.
+//! A separate process, the restorer, undoes them in reverse order when its standard input is
+//! closed, so even after SIGKILL. Its own process group and blocked signals protect it from the
+//! terminal. It never changes a device, swap area or cgroup that it did not create.
 
 pub(crate) mod group;
 pub(crate) mod zram;
@@ -41,7 +40,7 @@ pub(crate) fn restore() -> Result<ExitCode, Refusal> {
     }
 }
 
-/// Client of the restorer. All changes are undone on drop.
+/// Undoes all changes on drop.
 pub(crate) struct Restorer(TaskPipe);
 
 impl Restorer {
@@ -51,7 +50,6 @@ impl Restorer {
         TaskPipe::over(command).map(Restorer)
     }
 
-    /// Requests a change and waits for its completion.
     pub(crate) fn request(&mut self, act: &Action) -> Answer {
         self.0.send(&serde_json::to_string(act).map_err(|error| error.to_string())?);
         self.0.receive_json::<Answer>().map_err(|error| {

@@ -7,11 +7,9 @@ use std::time::Duration;
 
 const CONTROL: &str = "/sys/class/zram-control";
 pub(crate) const ALGORITHM: &str = "lz4";
-/// Number of attempts of [`retried`].
 pub(super) const ATTEMPTS: u32 = 1500;
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-/// Repeats an action after errors that may pass.
 pub(super) fn retried(
     act: impl Fn() -> io::Result<()>,
     may_pass: impl Fn(&io::Error) -> bool,
@@ -63,7 +61,6 @@ pub(crate) fn remove(number: u32) -> Result<(), String> {
     ))
 }
 
-/// Returns the DRAM that a device uses for compressed pages.
 pub(crate) fn used_bytes(name: &str) -> u64 {
     let text = fs::read_to_string(format!("/sys/block/{name}/mm_stat")).unwrap_or_default();
     // orig_data_size compr_data_size mem_used_total ...

@@ -1,4 +1,4 @@
-//! `softswap bench swap`: runs with the kernel's sides, and reversal of all changes.
+//! `softswap bench swap`: runs, and reversal of all changes.
 
 use super::{assert_refused, exclusive_machine, has_zram, zram_devices};
 use crate::common::{self, as_unprivileged, is_root, softswap, std_softswap};
@@ -8,24 +8,20 @@ use softswap_testkit::waiting::eventually;
 use std::path::Path;
 use std::process::Stdio;
 
-/// All sides, and softswap with the same total DRAM.
 const SIDES: [&str; 5] =
     ["softswap", "softswap_same_dram", "kernel_file", "kernel_zram", "kernel_zswap"];
 
-/// Machine state that a benchmark of the kernel's swap changes.
 #[derive(Debug, PartialEq, Eq)]
 struct Machine {
     zram: Vec<String>,
     swaps: String,
     zswap: Vec<String>,
     page_cluster: String,
-    /// Cgroups whose restorer has exited. Those of a running benchmark do not count.
+    /// Only those whose restorer has exited, not those of a running benchmark.
     orphaned_groups: Vec<String>,
-    /// Controllers that the v2 root enables for its children.
     subtree_control: String,
 }
 
-/// Mount points of version 1 and version 2.
 const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
 fn groups() -> Vec<String> {
@@ -40,7 +36,7 @@ fn restorer_has_exited(group: &str) -> bool {
 }
 
 impl Machine {
-    /// Returns the state now, with the swap areas below `dir`. Other areas may change meanwhile.
+    /// Only swap areas below `dir`, because others may change.
     fn now(dir: &Path) -> Machine {
         let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
         let names = |dir: &str| -> Vec<String> {
@@ -191,8 +187,7 @@ fn unprivileged_bench_measures_softswap_only() {
     let found = json_of(&mut command);
     assert_swap_figures_are_plausible(&found, &["softswap"]);
     let notes = found["notes"].to_string();
-    // Without a cgroup all kernel sides are left out together. For users that may create cgroups,
-    // each side is left out by itself.
+    // Without a cgroup all kernel sides are left out together, otherwise one by one.
     assert!(
         ["the kernel's swap is", "kernel_file was"]
             .iter()

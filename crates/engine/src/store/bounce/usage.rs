@@ -5,33 +5,25 @@ use bytesize::ByteSize;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::primitive::Ordering::Relaxed;
 
-/// Statistics of the bounce buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Pages of the open pools.
     pub(crate) pages: usize,
-    /// Pages of buffers taken from pools.
     pub(crate) used: usize,
-    /// Sum of the areas' own peaks. It is not less than the real peak.
+    /// Sum of the areas' peaks, at least the real peak.
     pub(crate) high_water: usize,
-    /// Pages of transient buffers in use.
     pub(crate) transient: usize,
-    /// Buffers taken from pools so far.
     pub takes: u64,
-    /// Transient buffers taken so far.
     pub(crate) transient_total: u64,
     pub(crate) misses: u64,
-    /// Areas visited by all searches. Equal to `takes` if every CPU found a buffer in its own area
-    /// of the first pool.
+    /// Equal to `takes` if every CPU found a buffer in its own area of the first pool.
     pub areas_visited: u64,
-    /// Retries because another thread changed the same segment: the equivalent of lock contention.
+    /// Retries because another thread changed the same segment.
     pub contended: u64,
     pub(crate) grown: u64,
     pub(crate) released: u64,
 }
 
 impl Pools {
-    /// Returns statistics of the buffers.
     pub fn usage(&self) -> Usage {
         let open = self.open.load(Relaxed);
         let mut usage = Usage {
@@ -60,7 +52,7 @@ impl Pools {
         self.long_wait.pages.store(pages, Relaxed);
     }
 
-    /// Returns a message about long waits, at most one per 10 s.
+    /// Reports long waits, at most once per 10 s.
     pub fn full_message(&self, now_ns: u64) -> Option<String> {
         let reported_ns = self.long_wait.reported_ns.load(Relaxed);
         if self.long_wait.pages.load(Relaxed) == 0

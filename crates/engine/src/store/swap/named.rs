@@ -1,13 +1,10 @@
 //! Named swap areas: a file or a block device with a header.
 //!
-//! [`Storage::open`] claims the file; all later checks use the claimed descriptor. [`activate`]
-//! reads the header and checks that every page has a separate block. [`Storage::format`] writes a
-//! header. Only `format` changes anything. Its caller first runs [`Storage::check_layout`] and its
-//! own checks.
+//! [`Storage::open`] claims the file; all later checks use its descriptor. Only [`Storage::format`]
+//! changes anything. Its caller first runs [`Storage::check_layout`] and its own checks.
 //!
-//! A file is accessed through its file system, so blocks are offsets in the file, unless
-//! [`super::raw`] verifies its blocks on the device. The file's layout is checked in both cases,
-//! because writing a page must not allocate space while memory is short.
+//! A file is accessed through its file system, unless [`super::raw`] verifies its blocks. Its
+//! layout is always checked: writing a page must not allocate space while memory is short.
 
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
@@ -22,24 +19,23 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Fewest pages of an area: slots are allocated from whole clusters.
+/// Slots are allocated from whole clusters.
 pub(crate) const MIN_PAGES: u64 = CLUSTER_SLOTS as u64;
-/// Maximum number of pages that a header can describe.
+/// A header cannot describe more.
 pub(crate) const MAX_PAGES: u64 = 1 << 32;
 
-/// A named area that this process claimed, ready for use.
+/// An area that this process claimed.
 #[derive(Debug)]
 pub struct Activated {
-    /// The file or device. No other program can claim it while it is open.
+    /// No other program can claim it while it is open.
     pub file: SwapFile,
     pub header: Header,
-    /// Number of extents of the file on its device, if known.
     pub pieces: Option<u64>,
     pub is_device: bool,
     pub warnings: Vec<Warning>,
 }
 
-/// Reason why a file or device cannot be used as a swap area. Nothing was changed.
+/// Reason why an area cannot be used. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActivateError {
     #[error(transparent)]
@@ -55,7 +51,7 @@ pub enum ActivateError {
         path.display(), too_small(*bytes), how_to_enlarge(path, *is_device)
     )]
     TooSmall { path: PathBuf, bytes: u64, is_device: bool },
-    /// An unusable file without a swap header, which was probably given by mistake.
+    /// An unusable file without a swap header, probably given by mistake.
     #[error("{} {why}: {}", path.display(), how_to_create(*is_raw))]
     NotSwapFile { path: PathBuf, why: String, errno: i32, is_raw: bool },
     #[error(
@@ -97,7 +93,7 @@ pub enum ActivateError {
     Packed { path: PathBuf, offset: u64, bytes: u64 },
 }
 
-/// Formats a size that must be exact, or that may round to the size with which it is compared.
+/// Shows bytes if the size must be exact, or rounds to the size with which it is compared.
 fn exact_size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
@@ -127,7 +123,6 @@ fn how_to_enlarge(path: &Path, is_device: bool) -> String {
     }
 }
 
-/// Returns the command that formats an area regardless of its content.
 fn mkswap(is_raw: bool) -> &'static str {
     if is_raw { "softswap mkswap --raw --force" } else { "softswap mkswap --force" }
 }
@@ -147,7 +142,6 @@ fn header_remedy(path: &Path, cause: &HeaderError, is_raw: bool) -> String {
     }
 }
 
-/// A problem that does not prevent use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     #[error("it is larger than the size in its swap header; {} are not used", ByteSize(*bytes))]
@@ -178,7 +172,6 @@ pub enum Warning {
     BootSector,
 }
 
-/// A claimed file or device, and its first bytes.
 #[derive(Debug)]
 pub struct Storage {
     path: PathBuf,
@@ -187,8 +180,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Claims the file or device at `path` and reads its first bytes. Fails if another program uses
-    /// it, or it is not storage, too small or unreadable.
+    /// Claims the file or device and reads its first bytes. Fails if another program uses it, or if
+    /// it is not storage, too small or unreadable.
     pub fn open(path: &Path) -> Result<Self, ActivateError> {
         let mut claimed = claim(path)?;
         let bytes = claimed.len_bytes;
@@ -201,8 +194,8 @@ impl Storage {
         Ok(Self { path: path.to_owned(), claimed, head })
     }
 
-    /// Opens the area at `path` for use, not for formatting: a file that is too small or not
-    /// accessible is an error of its own if it has no swap header.
+    /// Opens an area for use: unlike for formatting, a file that is too small or not accessible is
+    /// an error of its own if it has no swap header.
     pub(super) fn open_area(path: &Path, is_raw: bool) -> Result<Self, ActivateError> {
         Self::open(path).map_err(|error| {
             let (why, errno) = match &error {
@@ -225,7 +218,7 @@ impl Storage {
         })
     }
 
-    /// Returns the number of whole pages, limited to what a header can describe.
+    /// Limited to what a header can describe.
     pub fn pages(&self) -> u64 {
         (self.claimed.len_bytes / PAGE_BYTES).min(MAX_PAGES)
     }
@@ -242,8 +235,8 @@ impl Storage {
         contents::recognise(&self.head)
     }
 
-    /// Checks that each of the first `pages` pages has a separate block. Returns the number of
-    /// extents, if known. Fails if the file has holes, or shares its storage.
+    /// Checks that each page has a separate block: no holes, no shared storage. Returns the number
+    /// of extents, if known.
     pub fn check_layout(&self, pages: u64) -> Result<Option<u64>, ActivateError> {
         if self.is_device() {
             return Ok(Some(1));
@@ -258,7 +251,6 @@ impl Storage {
         }
     }
 
-    /// Returns warnings that do not depend on the content.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let Claimed { file, is_device, mode, untrusted_owner, len_bytes } = &self.claimed;
@@ -287,10 +279,9 @@ impl Storage {
 
     /// Writes `header`, waits until the device has it, and reads it back.
     ///
-    /// The first 1024 bytes keep their content, unless another format begins in them: then they are
-    /// zeroed. Magic numbers of other formats behind them are zeroed too. Otherwise tools would
-    /// recognise the wrong format. Fails with the kernel's error, or with EIO if the bytes read
-    /// differ. The content of the first pages is then unknown.
+    /// Magic numbers of other formats are zeroed, with the first 1024 bytes if a format begins in
+    /// them, so that tools recognise only swap. Otherwise these bytes keep their content. Fails
+    /// with the kernel's error, or EIO if the bytes differ; the first pages are then unknown.
     pub fn format(&mut self, header: &Header) -> io::Result<()> {
         let old: Vec<_> = self.contents().collect();
         let mut changed = Vec::new();
@@ -306,7 +297,7 @@ impl Storage {
         for &page in &changed {
             self.write_page(page)?;
         }
-        // Sync first: at no time are two formats recognisable.
+        // At no time are two formats recognisable.
         self.claimed.file.sync()?;
         if let Some(first) = self.head.first_chunk_mut() {
             header.write_to(first);
@@ -332,8 +323,7 @@ impl Storage {
         }
     }
 
-    /// Reads the header and checks that every page has a block. Changes nothing. If the area
-    /// `is_raw`, messages name commands for [`super::raw`].
+    /// Changes nothing. With `is_raw`, messages name commands for [`super::raw`].
     pub(super) fn activate(self, is_raw: bool) -> Result<Activated, ActivateError> {
         let path = || self.path.clone();
         let header = Header::parse(&self.head, self.pages());
@@ -371,8 +361,7 @@ fn read_page(file: &SwapFile, page: usize) -> io::Result<Box<Page>> {
     }
 }
 
-/// Reads the first bytes. Falls back to buffered I/O if direct I/O fails, which is possible even if
-/// the open succeeded.
+/// Falls back to buffered I/O: direct I/O may fail even if the open succeeded.
 fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
     if let Err(error) = read_page(file, 0)
         && file.is_direct()
@@ -389,7 +378,7 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
 
 const _: () = assert!(HEAD_BYTES as u64 <= MIN_PAGES * PAGE_BYTES);
 
-/// Returns true if a file has a swap header of any kind, which may be unusable.
+/// The header may be of any kind, and unusable.
 fn has_swap_header(path: &Path) -> bool {
     let mut head = Vec::new();
     let read =
@@ -397,8 +386,7 @@ fn has_swap_header(path: &Path) -> bool {
     read.is_ok() && !matches!(Header::parse(&head, MAX_PAGES), Err(HeaderError::NoSignature))
 }
 
-/// Claims the area at `path`, reads its header and checks that every page has a block. Changes
-/// nothing. Fails if it cannot be used; the error names the reason and the remedy.
+/// Claims the area at `path` and checks header and layout. Changes nothing.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
     Storage::open_area(path, false)?.activate(false)
 }
@@ -416,7 +404,6 @@ mod tests {
         path: PathBuf,
     }
 
-    /// Creates a file of `bytes` with a header for `header_pages`, if given.
     fn area(bytes: u64, header_pages: Option<u64>) -> AreaFile {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("swap");
@@ -441,7 +428,7 @@ mod tests {
         file.write_all_at(&page, 0).unwrap();
     }
 
-    /// Returns the error, and checks that the file is unchanged.
+    /// Checks that the file is unchanged.
     fn refused(path: &Path) -> ActivateError {
         let state = || (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
         let before = state();
@@ -516,7 +503,7 @@ mod tests {
         assert_eq!(now[0x1_0040..0x1_0049], [0, 0, 0, 0, 0, 0, 0, 0, 0x11]);
         assert!(now[0x1_0048..].iter().all(|&byte| byte == 0x11));
         assert_eq!(activate(&swap_file.path).unwrap().header, header(512));
-        // A file system that begins in the first sector is erased.
+        // Erases a file system that begins in the first sector.
         file.write_all_at(b"XFSB", 0).unwrap();
         Storage::open(&swap_file.path).unwrap().format(&header(512)).unwrap();
         assert!(fs::read(&swap_file.path).unwrap()[..1024].iter().all(|&byte| byte == 0));

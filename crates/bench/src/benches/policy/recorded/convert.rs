@@ -6,12 +6,11 @@ use softswap_engine::core::recorder::{Event as Noted, HEADER_WORDS, MAGIC};
 use softswap_sys::PAGE_SIZE;
 use std::collections::BTreeMap;
 
-/// Maximum length of a gap between touched pages in a trace. Longer gaps are shortened.
+/// Longer gaps between touched pages are shortened.
 const MAX_GAP_PAGES: u64 = 16;
 
-/// Converts the words of a recording without its first `skip` touches, up to `most` touches. The
-/// trace begins with the pages that exist after them. Returns `None` if the words are not a
-/// recording.
+/// Converts a recording without its first `skip` touches, up to `most` touches. The trace begins
+/// with the pages that then exist. Returns `None` for other words.
 pub(crate) fn convert(
     mut words: impl Iterator<Item = u64>,
     skip: usize,
@@ -27,17 +26,15 @@ pub(crate) fn convert(
     Some(script.finish(skip, most))
 }
 
-/// All events. Pages are identified by content numbers, which do not change when a page moves.
+/// Pages have content numbers, which do not change when a page moves.
 #[derive(Default)]
 struct Script {
-    /// Content number of each address from or to which a page has moved. At other addresses it is
-    /// the page number.
+    /// Content number by address, if a page moved from or to it. Otherwise it is the page number.
     owners: BTreeMap<u64, u64>,
-    /// Index of the last touch of each content, and its compressed sizes.
     last: BTreeMap<u64, (usize, Content)>,
     events: Vec<(u64, Event)>,
     cpu_ns: Vec<(usize, u64)>,
-    /// Number of moves so far, from which new content numbers are made.
+    /// Moves so far, for new content numbers.
     next: u64,
 }
 
@@ -65,7 +62,6 @@ impl Script {
             }
             Noted::SameFilled { page } => self.set_content(page, Content::default()),
             Noted::Freed { page, pages } => {
-                // Record only pages that existed.
                 let range = page..page.saturating_add(pages);
                 let moved: Vec<_> = self.owners.range(range.clone()).map(|(at, _)| *at).collect();
                 let numbers: Vec<_> =
@@ -123,7 +119,7 @@ impl Script {
     }
 }
 
-/// Returns a touch of each page that exists after these events, ordered by the page's last touch.
+/// Returns a touch of each page that exists after these events, ordered by last touch.
 fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
     let mut existing: BTreeMap<u64, (usize, Content)> = BTreeMap::new();
     for (at, (number, event)) in events.iter().enumerate() {
@@ -141,7 +137,7 @@ fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
     in_order.into_iter().map(|(number, (_, content))| (number, touch(content))).collect()
 }
 
-/// Renumbers pages in the same order with shortened gaps. Returns the new numbers and their count.
+/// Keeps the order. Returns the new numbers and their count.
 fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32) {
     let mut all: BTreeMap<u64, u32> = numbers.map(|number| (number, 0)).collect();
     let (mut next, mut last) = (0, None);

@@ -1,5 +1,4 @@
-//! Recorded traces: the touches of a real program, and the compressed sizes of its pages.
-//! The format is described in `crates/bench/traces/README.md`.
+//! Recorded traces of real programs, in the format of `crates/bench/traces/README.md`.
 
 pub(crate) mod convert;
 
@@ -7,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
 const MAGIC: &[u8; 8] = b"touches2";
-/// Unit of compressed sizes.
 pub(crate) const UNIT_BYTES: usize = 64;
 /// Size of an incompressible page in units.
 pub(crate) const WHOLE: u8 = 64;
@@ -15,14 +13,13 @@ pub(crate) const WHOLE: u8 = 64;
 const MAX_BYTES: u64 = 1 << 30;
 const MAX_EVENTS: usize = 1 << 26;
 const MAX_PAGES: u32 = 1 << 24;
-/// The best compression: small files are more important than the time to write them.
+/// Small files are more important than the time to write them.
 const ZSTD_LEVEL: i32 = 22;
-/// Bits of an event's kind: a touch that writes, a touch with new content, freed pages.
 const WRITES: u8 = 1;
 const HAS_CONTENT: u8 = 2;
 const FREED: u8 = 4;
 
-/// Compressed sizes of a page in units of [`UNIT_BYTES`]; zero if all its words are equal.
+/// Compressed sizes in units of [`UNIT_BYTES`]; zero if all words of the page are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Content {
     pub(crate) lz4: u8,
@@ -31,19 +28,24 @@ pub(crate) struct Content {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A touch of a page, with the content at its eviction if that has changed.
-    Touch { page: u32, is_write: bool, content: Option<Content> },
-    /// `pages` pages from `page` on were freed.
-    Freed { page: u32, pages: u32 },
+    /// `content` is that at the eviction, if it has changed.
+    Touch {
+        page: u32,
+        is_write: bool,
+        content: Option<Content>,
+    },
+    Freed {
+        page: u32,
+        pages: u32,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Recorded {
-    /// Upper bound of page numbers.
     pub(crate) pages: u32,
-    /// Number of initial events, which describe the pages at the start of the trace.
+    /// Initial events, which describe the pages at the start.
     pub(crate) before: u32,
-    /// CPU time of the program after the initial events, without faults.
+    /// CPU time after the initial events, without faults.
     pub(crate) cpu_us: u32,
     pub(crate) events: Vec<Event>,
 }
@@ -64,7 +66,7 @@ impl Recorded {
         self.events.iter().filter_map(touched).collect()
     }
 
-    /// Parses a file. Fails if it is damaged or larger than any trace.
+    /// Fails if the file is damaged or larger than any trace.
     pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Recorded> {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is not a recorded trace"))?;
@@ -78,7 +80,7 @@ impl Recorded {
     }
 }
 
-/// A trace in columns, which compress better than rows.
+/// Columns compress better than rows.
 #[derive(Default, Serialize, Deserialize)]
 struct Columns {
     pages: u32,
@@ -121,8 +123,7 @@ impl From<&Recorded> for Columns {
 }
 
 impl Columns {
-    /// Converts the columns back. Returns `None` if they are inconsistent or a page is out of
-    /// range.
+    /// Returns `None` if the columns are inconsistent or a page is out of range.
     fn to_recorded(&self) -> Option<Recorded> {
         let Columns { pages, before, cpu_us, .. } = *self;
         let count = self.kinds.len();

@@ -17,9 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Interval between reads of a program's peak memory.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// Time after which a program is killed.
 const MAX_RUN_TIME: Duration = Duration::from_secs(900);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,7 +42,7 @@ pub(crate) struct Ready {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) arguments: Vec<OsString>,
-    /// Input file, read into the page cache before every run.
+    /// Read into the page cache before every run.
     pub(crate) input: Option<PathBuf>,
 }
 
@@ -57,8 +55,7 @@ pub(crate) struct ProgramRun {
 }
 
 impl Program {
-    /// Prepares the program to use about `bytes`, with its files in `dir`. Fails if this machine
-    /// lacks a requirement.
+    /// Prepares the program to use about `bytes`. Fails if this machine lacks a requirement.
     pub(crate) fn make_ready(self, dir: &Path, bytes: u64) -> Result<Ready, String> {
         let ready = |path, arguments, input| Ready { name: self.name(), path, arguments, input };
         let goal = OsString::from(bytes.to_string());
@@ -83,7 +80,7 @@ impl Program {
             }
             Program::GraphWalk => {
                 let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"))?;
-                // The number of steps is small enough for a disk to serve them in seconds.
+                // Few enough steps for a disk to serve them in seconds.
                 let steps = (bytes / 8192).to_string();
                 ready(path, vec![goal, steps.into()], None)
             }
@@ -92,7 +89,7 @@ impl Program {
 }
 
 impl Ready {
-    /// Returns the program with `threads` threads, or `None` if it has no option for their number.
+    /// Returns `None` if the program has no option for threads.
     pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
         let is_parallel = |a: &OsString| a.to_str().is_some_and(|a| a.starts_with(PARALLEL));
         let at = self.arguments.iter().position(is_parallel)?;
@@ -101,8 +98,7 @@ impl Ready {
         Some(ready)
     }
 
-    /// Runs the program with `command`, to which this adds the arguments, LC_ALL and the standard
-    /// streams.
+    /// Adds the arguments, LC_ALL and the standard streams to `command`.
     pub(crate) fn run(
         &self,
         mut command: Command,
@@ -145,7 +141,6 @@ impl Ready {
     }
 }
 
-/// Reads all output, waits for the exit, and returns a digest of the output.
 fn output_and_status(child: &mut Child) -> io::Result<(u64, std::process::ExitStatus)> {
     let (mut hasher, mut room) = (DefaultHasher::new(), vec![0; 1 << 16]);
     if let Some(mut output) = child.stdout.take() {
@@ -164,7 +159,7 @@ fn peak_of(pid: u32) -> u64 {
     resident.map_or(0, |resident| resident.peak_bytes)
 }
 
-/// Returns the interpreter itself: python3 on PATH may be a wrapper script.
+/// python3 on PATH may be a wrapper script, so this returns the interpreter itself.
 fn python() -> Result<PathBuf, String> {
     const REMEDY: &str = "install it (`apt install python3`)";
     let script = "import os, sys; print(os.path.realpath(sys.executable))";
@@ -176,7 +171,6 @@ fn python() -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the interpreter and the source of the numeric sort.
 pub(crate) fn numeric_sort() -> Result<(PathBuf, &'static str), String> {
     Ok((python()?, include_str!("numbers.py")))
 }
@@ -189,11 +183,10 @@ fn gnu_sort() -> Result<PathBuf, String> {
     Ok("sort".into())
 }
 
-/// Length of a line. sort needs about 80 bytes more for each.
+/// sort needs about 80 bytes more for each line.
 const LINE_BYTES: u64 = 1024;
 const BYTES_PER_LINE: u64 = LINE_BYTES + 80;
 
-/// Writes lines with random numbers and a shared text.
 fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let shared = "and words that all lines share ".repeat(31);
     for number in noise(11).take((bytes / BYTES_PER_LINE) as usize) {
@@ -203,12 +196,11 @@ fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     file.flush()
 }
 
-/// Memory that sort needs for a line of random text: the line and 60 bytes (measured).
+/// Memory of sort for such a line: the line and 60 bytes (measured).
 const BYTES_PER_TEXT_LINE: u64 = TEXT_LINE_BYTES + 60;
 const TEXT_LINE_BYTES: u64 = 41;
 
-/// Writes lines of random hexadecimal digits with the line number. Half of each byte is random, so
-/// zstd compresses it and LZ4 does not.
+/// Half of each byte is random, so zstd compresses the lines and LZ4 does not.
 fn write_text(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let mut digits = noise(12);
     for number in 0..bytes / BYTES_PER_TEXT_LINE {
@@ -220,7 +212,7 @@ fn write_text(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
 
 const PARALLEL: &str = "--parallel=";
 
-/// Returns arguments with a buffer large enough that sort needs no temporary files.
+/// The buffer is large enough that sort needs no temporary files.
 fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     let dir = input.parent().unwrap_or(Path::new("/"));
     vec![
