@@ -442,8 +442,14 @@ impl Window {
 
     /// Copies a page that is shared with a forked relative. Fails if the page is not writable.
     pub fn unshare(&self, page: u64) -> io::Result<()> {
-        // For an absent or protected page this returns an error instead of raising a signal.
-        self.advise(self.address(page, 1), PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+        let start = self.address(page, 1);
+        // Populating for writing breaks the sharing. For an absent or protected page it returns an
+        // error instead of raising a signal.
+        self.advise(start, PAGE_SIZE, libc::MADV_POPULATE_WRITE)?;
+        // Splits a huge page. Linux (seen in 6.18) moves none of its pages unless the first one is
+        // exclusive, too, and the first one may be shared or absent.
+        let _ = self.advise(start, PAGE_SIZE, libc::MADV_COLD);
+        Ok(())
     }
 
     pub fn relocate(&self, to: u64, from: u64, count: usize) -> Partial {

@@ -132,6 +132,51 @@ fn take_out_an_unreadable_page() {
     assert!(takes_writes(&window, 0));
 }
 
+/// Runs in a child, because it forks.
+#[test]
+fn unshared_part_of_a_huge_page_is_moved() {
+    const COUNT: usize = 512;
+    const NO_HUGE_PAGES: i32 = 3;
+    let ended = in_child(|| {
+        let window = Window::reserve(1, false).unwrap();
+        let (start, len) = (window.base(), COUNT * PAGE_SIZE);
+        for page in 0..COUNT as u64 {
+            assert_eq!(window.install(page, &[7; PAGE_SIZE], Writes::Allowed).pages, 1);
+        }
+        window.advise(start, len, libc::MADV_HUGEPAGE).unwrap();
+        if !window.uses_move() || window.advise(start, len, libc::MADV_COLLAPSE).is_err() {
+            return NO_HUGE_PAGES;
+        }
+        window.inherit(&[(0, COUNT)], true).unwrap();
+        let (end, kept) = rustix::pipe::pipe().unwrap();
+        // SAFETY: this process has one thread. The child only waits and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(kept);
+            let _ = rustix::io::read(&end, &mut [0]);
+            // SAFETY: the call takes a number only.
+            unsafe { libc::_exit(0) };
+        }
+        // The first page and another one are copied.
+        for page in [0, 5] {
+            let address = start + page * PAGE_SIZE;
+            // SAFETY: the page is present and writable; no reference points to it.
+            unsafe { (address as *mut u8).write_volatile(9) };
+        }
+        drop(kept);
+        // SAFETY: the child is this process's own, and the status is not wanted.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+        let refused = window.take_out(2, 1, 0).error.unwrap();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ResourceBusy);
+        window.unshare(2).unwrap();
+        assert_eq!(window.take_out(2, 1, 0).pages, 1);
+        window.claim_frame(0).unwrap().restore_to(2).unwrap();
+        assert_eq!([0, 2, 5].map(|page| content_of(&window, page)), [9, 7, 9]);
+        0
+    });
+    assert!(matches!(ended.unwrap(), Ended::Exit(0 | NO_HUGE_PAGES)));
+}
+
 fn flags_of_mapping(address: usize) -> Vec<String> {
     let range = |line: &str| {
         let (start, end) = line.split_whitespace().next()?.split_once('-')?;
