@@ -29,7 +29,8 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     if pid == 0 {
         let _ =
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-        let status = body();
+        // A panic that unwound further would end the thread, and the process with status 0.
+        let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(101);
         // SAFETY: exits the child immediately, without the parent's exit handlers.
         unsafe { libc::_exit(status) };
     }
