@@ -150,7 +150,7 @@ pub(crate) struct RunArgs {
     /// Append what happens during the run to FILE, as a line of JSON for each event
     ///
     /// `event` is start, awake (memory has become short), pressure (the program waits for pages
-    /// for more than 20% of the time), pressure_over (less than 5%), budget (it has changed),
+    /// for more than 20 % of the time), pressure_over (less than 5 %), budget (it has changed),
     /// area_full, error (even if softswap stopped the program: `kind` is stopped), thrashing,
     /// parked, unparked, unmanaged (a process of the tree has no budget), or end. `unix_s` is the
     /// time, `at_s` the time since the start. softswap checks for events once a second.

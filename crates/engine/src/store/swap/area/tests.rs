@@ -109,7 +109,7 @@ fn limit_is_enforced_and_reported() {
     assert_eq!((slots_of(&runs), area.size_bytes()), (4 * MIB / PAGE_BYTES - 1, 4 * MIB));
     assert_eq!(full, AreaFull::Limit { limit_bytes: 5 * MIB });
     let text = full.to_string();
-    assert!(text.contains("limit of 5.0 MiB") && text.contains("a larger size"), "{text}");
+    assert!(text.contains("limit of 5.0 MiB") && text.contains("raise SIZE"), "{text}");
     area.free(runs[0].first, 1);
     assert_eq!(area.alloc_run(1, 9), Ok(Run { first: runs[0].first, len: 1 }));
 }
