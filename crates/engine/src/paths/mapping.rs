@@ -365,7 +365,7 @@ fn move_content(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
         // kernel refuses again, and a copy would lose the device's writes.
         Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             let is_moved =
-                window.unshare(source).is_ok() && window.relocate(target, source, 1).pages == 1;
+                window.move_unshared(source, || window.relocate(target, source, 1).pages == 1);
             if is_moved { Ok(()) } else { Err(no_memory()) }
         }
         // The memory is not writable, or UFFDIO_MOVE is not available.

@@ -98,7 +98,7 @@ fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &m
         // After a fork the page may be shared with the child. Unshare it and retry. If a device has
         // the page pinned, the kernel refuses again, and the page stays.
         Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            window.unshare(page).is_ok() && window.take_out(page, 1, frame).pages == 1
+            window.move_unshared(page, || window.take_out(page, 1, frame).pages == 1)
         }
         // The protection differs from that of the frames, or UFFDIO_MOVE is not available.
         Some(_) => window.take_out_by_copy(page, frame, context.page).is_ok(),

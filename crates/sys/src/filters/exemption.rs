@@ -77,6 +77,7 @@ const ADVICE: &[u32] = &[
     libc::MADV_UNMERGEABLE as u32,
     libc::MADV_POPULATE_READ as u32,
     libc::MADV_POPULATE_WRITE as u32,
+    libc::MADV_COLD as u32,
 ];
 const MOVES: &[u32] = &[
     (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u32,

@@ -212,8 +212,11 @@ impl Storage {
                 _ => return error,
             };
             match has_swap_header(path) {
-                true => error,
-                false => ActivateError::NotSwapFile { path: path.to_owned(), why, errno, is_raw },
+                // A file that cannot be read may have a header.
+                Some(true) | None => error,
+                Some(false) => {
+                    ActivateError::NotSwapFile { path: path.to_owned(), why, errno, is_raw }
+                }
             }
         })
     }
@@ -378,12 +381,11 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
 
 const _: () = assert!(HEAD_BYTES as u64 <= MIN_PAGES * PAGE_BYTES);
 
-/// The header may be of any kind, and unusable.
-fn has_swap_header(path: &Path) -> bool {
+/// The header may be of any kind, and unusable. `None` if the file cannot be read.
+fn has_swap_header(path: &Path) -> Option<bool> {
     let mut head = Vec::new();
-    let read =
-        File::open(path).and_then(|file| file.take(HEAD_BYTES as u64).read_to_end(&mut head));
-    read.is_ok() && !matches!(Header::parse(&head, MAX_PAGES), Err(HeaderError::NoSignature))
+    File::open(path).ok()?.take(HEAD_BYTES as u64).read_to_end(&mut head).ok()?;
+    Some(!matches!(Header::parse(&head, MAX_PAGES), Err(HeaderError::NoSignature)))
 }
 
 /// Claims the area at `path` and checks header and layout. Changes nothing.

@@ -440,16 +440,17 @@ impl Window {
         Ok(present[0] & 1 == 1 || self.copy_from(self.address(page, 1), &mut [0]).is_ok())
     }
 
-    /// Copies a page that is shared with a forked relative. Fails if the page is not writable.
-    pub fn unshare(&self, page: u64) -> io::Result<()> {
+    /// Moves a page that may be shared with a forked relative, by `try_move`. Returns false if the
+    /// page is not writable, or the kernel refuses still.
+    pub fn move_unshared(&self, page: u64, try_move: impl Fn() -> bool) -> bool {
         let start = self.address(page, 1);
-        // Populating for writing breaks the sharing. For an absent or protected page it returns an
-        // error instead of raising a signal.
-        self.advise(start, PAGE_SIZE, libc::MADV_POPULATE_WRITE)?;
-        // Splits a huge page. Linux (seen in 6.18) moves none of its pages unless the first one is
-        // exclusive, too, and the first one may be shared or absent.
-        let _ = self.advise(start, PAGE_SIZE, libc::MADV_COLD);
-        Ok(())
+        // Populating for writing copies a shared page. For an absent or protected page it returns
+        // an error instead of raising a signal.
+        let is_own = self.advise(start, PAGE_SIZE, libc::MADV_POPULATE_WRITE).is_ok();
+        // Linux (seen in 6.18) moves no page of a huge page whose first page is shared or absent.
+        // This advice splits the huge page.
+        let split = || self.advise(start, PAGE_SIZE, libc::MADV_COLD).is_ok();
+        is_own && (try_move() || split() && try_move())
     }
 
     pub fn relocate(&self, to: u64, from: u64, count: usize) -> Partial {

@@ -168,10 +168,8 @@ fn unshared_part_of_a_huge_page_is_moved() {
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
         assert_eq!(window.take_out(2, 1, 0).pages, 0);
         // Fails for a moment while the kernel migrates the page.
-        let is_moved = (0..10_000).any(|_| {
-            window.unshare(2).unwrap();
-            window.take_out(2, 1, 0).pages == 1
-        });
+        let is_moved =
+            (0..10_000).any(|_| window.move_unshared(2, || window.take_out(2, 1, 0).pages == 1));
         assert!(is_moved);
         window.claim_frame(0).unwrap().restore_to(2).unwrap();
         assert_eq!(content_of(&window, 2), 7);
@@ -374,6 +372,9 @@ fn mappings_are_counted_and_merge_if_neighbours_are_equal() {
 #[test]
 fn pages_that_cannot_be_discarded_stay() {
     let ended = in_child(|| {
+        // Otherwise only root may open /proc/self/mem.
+        let dumpable = rustix::process::DumpableBehavior::Dumpable;
+        rustix::process::set_dumpable_behavior(dumpable).unwrap();
         let window = faults::taken(Faults::Protection, || Window::reserve(1, false)).unwrap();
         for page in 0..20 {
             assert_eq!(window.install(page, &[page as u8; PAGE_SIZE], Writes::Allowed).pages, 1);
