@@ -122,7 +122,7 @@ impl Parking {
         used_bytes: impl Fn() -> u64,
     ) {
         let began = Instant::now();
-        let (mut last_bytes, mut progress) = (u64::MAX, began);
+        let (mut least_bytes, mut progress) = (u64::MAX, began);
         loop {
             {
                 let inner = self.lock();
@@ -144,11 +144,9 @@ impl Parking {
                 });
             }
             let used_bytes = used_bytes();
-            // Not with the least value: a process that has just woken adds its own.
-            if used_bytes < last_bytes {
-                progress = Instant::now();
+            if used_bytes < least_bytes {
+                (least_bytes, progress) = (used_bytes, Instant::now());
             }
-            last_bytes = used_bytes;
             let is_done = ledger.members_at(Eviction::Running) == 0 && began.elapsed() > BEGIN;
             if is_done || progress.elapsed() > STUCK {
                 break;
