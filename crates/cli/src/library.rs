@@ -13,6 +13,8 @@ pub const NAME: &str = "libsoftswap.so";
 pub const VARIABLE: &str = "SOFTSWAP_LIBRARY";
 
 const SYMBOL: &[u8] = b"softswap_runtime";
+const REINSTALL: &str =
+    "install softswap again, as before (wheel, package, `make install` or `make build`)";
 
 /// Searches the environment's path, the executable's directory, and where `make install` puts it.
 pub fn find() -> Result<PathBuf, Refusal> {
@@ -26,9 +28,8 @@ pub fn find() -> Result<PathBuf, Refusal> {
     let Some(found) = places.iter().find(|path| path.is_file()) else {
         let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
         return Err(Refusal::own(format!(
-            "the runtime library {NAME} is missing: looked for {}; install softswap again, \
-             as before (wheel, package, `make install` or `make build`), or set {VARIABLE} to its \
-             path",
+            "the runtime library {NAME} is missing: looked for {}; {REINSTALL}, or set {VARIABLE} \
+             to its path",
             looked.join(" and ")
         )));
     };
@@ -50,10 +51,9 @@ pub fn own_executable() -> Result<PathBuf, Refusal> {
 pub(crate) fn not_run(program: &Path, what_it_does: &str, error: &io::Error) -> String {
     let (shown, name) = (program.display(), program.file_name().unwrap_or_default().display());
     match error.kind() {
-        io::ErrorKind::NotFound => format!(
-            "{name}, which {what_it_does}, is missing: looked for {shown}; install softswap \
-             again, as before (wheel, package, `make install` or `make build`)"
-        ),
+        io::ErrorKind::NotFound => {
+            format!("{name}, which {what_it_does}, is missing: looked for {shown}; {REINSTALL}")
+        }
         _ => format!("{shown} cannot be run: {}", plain(error)),
     }
 }

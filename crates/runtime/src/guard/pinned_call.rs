@@ -10,6 +10,7 @@ use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
 use crate::process::named_memory;
 use softswap_engine::api::engine::Engine;
+use softswap_sys::nested_pointer_table::{SYS_FUTEX_REQUEUE, SYS_GETXATTRAT, SYS_SETXATTRAT};
 use softswap_sys::pointer_lookup::{self, Pointee};
 
 pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
@@ -48,9 +49,6 @@ fn control_device(arguments: Arguments) -> isize {
 }
 
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
-    const SYS_FUTEX_REQUEUE: i64 = 456;
-    const SYS_SETXATTRAT: i64 = 463;
-    const SYS_GETXATTRAT: i64 = 464;
     Some(match number {
         libc::SYS_ioctl => control_device,
         libc::SYS_setsockopt => |arguments| issue_pinned(libc::SYS_setsockopt, arguments),

@@ -35,6 +35,9 @@ const I915_GEM_USERPTR: u32 = 0xc018_6473;
 const AMDGPU_GEM_USERPTR: u32 = 0xc018_6451;
 const RADEON_GEM_USERPTR: u32 = 0xc018_646d;
 const ETNAVIV_GEM_USERPTR: u32 = 0xc018_6448;
+/// Requests that register memory at an address.
+const USER_POINTERS: [u32; 4] =
+    [I915_GEM_USERPTR, AMDGPU_GEM_USERPTR, RADEON_GEM_USERPTR, ETNAVIV_GEM_USERPTR];
 const XE_VM_BIND: u32 = 0x4088_6445;
 // <linux/kfd_ioctl.h>
 const AMDKFD_ALLOC_MEMORY_OF_GPU: u32 = 0xc028_4b16;
@@ -71,12 +74,8 @@ pub(crate) fn prepare(request: usize, argument: usize) {
         | USBDEVFS_SUBMITURB
         | VHOST_SET_OWNER
         | VIDIOC_REQBUFS
-        | VIDIOC_CREATE_BUFS
-        | I915_GEM_USERPTR
-        | AMDGPU_GEM_USERPTR
-        | RADEON_GEM_USERPTR
-        | ETNAVIV_GEM_USERPTR => true,
-        request => maps_window(request, argument),
+        | VIDIOC_CREATE_BUFS => true,
+        request => USER_POINTERS.contains(&request) || maps_window(request, argument),
     };
     if registers_memory {
         instance::awake();
@@ -160,9 +159,7 @@ pub(crate) fn handle_ioctl(
             Some(result)
         }
         VHOST_SET_OWNER => Some(refuse_access("vhost", libc::EPERM)),
-        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR | RADEON_GEM_USERPTR | ETNAVIV_GEM_USERPTR => {
-            Some(refuse_access("userptr", libc::ENODEV))
-        }
+        request if USER_POINTERS.contains(&request) => Some(refuse_access("userptr", libc::ENODEV)),
         request @ (AMDKFD_ALLOC_MEMORY_OF_GPU | XE_VM_BIND) => {
             maps_window(request, argument).then(|| refuse_access("userptr", libc::ENODEV))
         }
@@ -183,8 +180,8 @@ fn device_of(request: u32) -> Option<&'static [u8]> {
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => VM_NAME,
         USBDEVFS_SUBMITURB | USBDEVFS_REAPURB | USBDEVFS_REAPURBNDELAY => b"/dev/bus/usb/",
         VHOST_SET_OWNER => b"/dev/vhost",
-        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR | RADEON_GEM_USERPTR | ETNAVIV_GEM_USERPTR
-        | XE_VM_BIND => b"/dev/dri/",
+        XE_VM_BIND => b"/dev/dri/",
+        request if USER_POINTERS.contains(&request) => b"/dev/dri/",
         AMDKFD_ALLOC_MEMORY_OF_GPU => b"/dev/kfd",
         VIDIOC_REQBUFS | VIDIOC_CREATE_BUFS => b"/dev/v",
         _ => return None,

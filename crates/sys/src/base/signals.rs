@@ -207,10 +207,7 @@ pub fn with_spare_stack<R>(body: impl FnOnce() -> R) -> R {
     if engine_stack::needed().is_none() {
         return body();
     }
-    let Ok(base) = map_new(SPARE_STACK_BYTES) else { return body() };
-    // The lowest page is a guard, as in `install_stack`.
-    // SAFETY: the page was mapped just now, and nothing refers to it yet.
-    let _ = unsafe { protect(base, PAGE_SIZE, libc::PROT_NONE) };
+    let Ok(base) = map_stack(SPARE_STACK_BYTES) else { return body() };
     // SAFETY: the mapping is new and aligned to a page, and nothing else uses it.
     let result = unsafe { engine_stack::call_on(base + SPARE_STACK_BYTES, |_| body()) };
     // SAFETY: `body` has returned, so nothing refers to its stack.
@@ -255,11 +252,16 @@ pub fn pending() -> Mask {
 }
 
 pub fn install_stack() -> io::Result<usize> {
-    let base = map_new(THREAD_BYTES)?;
-    // The lowest page is a guard: an overflow faults instead of overwriting memory.
+    let base = map_stack(THREAD_BYTES)?;
+    use_stack(base);
+    Ok(base)
+}
+
+/// The lowest page is a guard: an overflow faults instead of overwriting memory.
+fn map_stack(len: usize) -> io::Result<usize> {
+    let base = map_new(len)?;
     // SAFETY: the page was mapped just now, and nothing refers to it yet.
     let _ = unsafe { protect(base, PAGE_SIZE, libc::PROT_NONE) };
-    use_stack(base);
     Ok(base)
 }
 

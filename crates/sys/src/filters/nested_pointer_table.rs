@@ -3,6 +3,8 @@
 //! For a call without a [`Structure`], [`walk_of`] returns the bytes that may hold pointers. The
 //! caller then treats every word that is an address of managed memory as one.
 
+pub use crate::pointer_table::{SYS_FUTEX_REQUEUE, SYS_GETXATTRAT, SYS_SETXATTRAT};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     Bytes(usize),
@@ -93,9 +95,6 @@ const ATTRIBUTE: Layout = (16, &[(0, counted(8, 4, 1))], None);
 /// struct prctl_mm_map: the auxiliary vector.
 const MEMORY_MAP: Layout = (104, &[(88, counted(96, 4, 1))], None);
 
-const SYS_FUTEX_REQUEUE: i64 = 456;
-const SYS_SETXATTRAT: i64 = 463;
-const SYS_GETXATTRAT: i64 = 464;
 const PR_SET_MM: usize = libc::PR_SET_MM as usize;
 const PR_SET_MM_MAP: usize = libc::PR_SET_MM_MAP as usize;
 const PTRACE_REGISTER_SETS: [usize; 2] = [0x4204, 0x4205];

@@ -121,14 +121,11 @@ static INHERITED: OnceLock<Bases> = OnceLock::new();
 
 pub fn inherit(bases: Bases) {
     INHERITED.get_or_init(|| bases);
+    raw::place_gate(bases.gate);
 }
 
 pub(crate) fn chosen_bases() -> Bases {
     INHERITED.get().copied().unwrap_or_else(Bases::choose)
-}
-
-pub fn place_gate(bases: Bases) {
-    raw::place_gate(bases.gate);
 }
 
 /// Length of an area for several adjacent windows, and its alignment, in bytes.

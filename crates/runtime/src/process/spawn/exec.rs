@@ -7,18 +7,26 @@ use super::exec_call::exec;
 use super::path_search;
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
-use crate::base::issue_call::issue;
+use crate::base::issue_call::{Arguments, issue};
 use crate::base::real::real;
 use std::ffi::c_char;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> i32 {
-    let arguments = [path as usize, argv as usize, envp as usize, 0, 0, 0];
+    // SAFETY: the program passes the path and arrays.
+    unsafe { call(libc::SYS_execve, [path as usize, argv as usize, envp as usize, 0, 0, 0], 0) }
+}
+
+/// Executes a program, with the library if this process passes it on.
+///
+/// # Safety
+/// As for [`exec`].
+unsafe fn call(number: i64, arguments: Arguments, path_at: usize) -> i32 {
     if !instance::emulates_signals() && !carried::is_set() {
-        return c_result(issue(libc::SYS_execve, arguments)) as i32;
+        return c_result(issue(number, arguments)) as i32;
     }
-    // SAFETY: the program passes the path and arrays; the kernel rejects unreadable ones.
-    c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
+    // SAFETY: as the caller promises; the kernel rejects unreadable paths and arrays.
+    c_result(unsafe { exec(number, arguments, path_at) }) as i32
 }
 
 #[unsafe(no_mangle)]
@@ -50,11 +58,8 @@ pub unsafe extern "C" fn execveat(
 ) -> i32 {
     let arguments =
         [directory as usize, path as usize, argv as usize, envp as usize, flags as usize, 0];
-    if !instance::emulates_signals() && !carried::is_set() {
-        return c_result(issue(libc::SYS_execveat, arguments)) as i32;
-    }
-    // SAFETY: the program passes the path and arrays; the kernel rejects unreadable ones.
-    c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
+    // SAFETY: the program passes the path and arrays.
+    unsafe { call(libc::SYS_execveat, arguments, 1) }
 }
 
 #[unsafe(no_mangle)]
