@@ -139,7 +139,7 @@ pub(crate) fn take_signals() -> Result<(), String> {
     Ok(())
 }
 
-/// Installs the guard last: from then on, calls with managed pointers trap.
+/// Installs the guard last: after that, calls with managed pointers trap.
 ///
 /// # Errors
 /// If the guard cannot be installed. The program must not continue.

@@ -96,7 +96,7 @@ pub struct Curve {
     /// Waits while first touches evicted pages.
     growth_ns: f64,
     mapped_bytes: f64,
-    /// First touches and same-filled pages, whatever the budget.
+    /// First touches and same-filled pages, the same with every budget.
     first_ns: f64,
     eviction_ns: f64,
     own_ns: f64,

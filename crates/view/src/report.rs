@@ -42,7 +42,7 @@ pub struct Report {
     /// A code if softswap stopped the program; `null` otherwise.
     pub stop_reason: Option<u64>,
     pub budget_bytes: u64,
-    /// Shown to the program (`--tell`); 0: the machine's; `null` while it runs.
+    /// Advertised to the program; 0: the machine's; `null` while it runs.
     pub advertised_bytes: Option<u64>,
     /// Budget and swap areas together; `null` while it runs.
     pub usable_bytes: Option<u64>,

@@ -23,7 +23,7 @@ pub(super) enum Ending {
     Killed(i32),
 }
 
-/// Forwarded besides real-time signals. Others cannot be caught, or have a meaning for `run`.
+/// Forwarded besides real-time signals. The other signals cannot be caught, or have a meaning for `run`.
 const FORWARDED: [i32; 23] = [
     libc::SIGHUP,
     libc::SIGINT,

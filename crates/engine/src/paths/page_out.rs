@@ -1,8 +1,8 @@
 //! Page-out: victim -> unmap -> same-filled word | pool | bounce -> slot -> extent -> write ->
 //! publish. Steps 1 to 5 are in [`evict`], 6 to 8 in [`store`], 8 to 10 in [`write_staged`].
 //!
-//! Clean victims are dropped in place ([`clean_reclaim`]). Others are unmapped in a batch if that
-//! takes fewer TLB shootdowns ([`batch_unmap`]), or moved to staging frames ([`staging`]), from
+//! Clean victims are dropped in place ([`clean_reclaim`]). Dirty ones are unmapped in a batch if
+//! that takes fewer TLB shootdowns ([`batch_unmap`]), or moved to staging frames ([`staging`]), from
 //! which a touch takes them back. After a failed write the pages are written one by one. Slots that
 //! fail are retired, and their pages stay in memory.
 

@@ -1,4 +1,4 @@
-//! Shows the memory of `--tell` to the program as that of the machine and of its control group.
+//! Shows the advertised memory to the program as that of the machine and of its control group.
 //!
 //! The C library's `sysinfo`, `open` and `openat` are redirected, with all their aliases.
 //! `sysconf`, `get_phys_pages`, `fopen` and the C++ library call these. A file about memory is
