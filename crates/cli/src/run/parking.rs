@@ -43,6 +43,29 @@ struct Inner {
     generation: u64,
 }
 
+/// The last time that the tree had less memory than ever before.
+struct LastProgress {
+    at: Instant,
+    least_bytes: u64,
+    most_members: usize,
+}
+
+impl LastProgress {
+    fn new(now: Instant) -> Self {
+        Self { at: now, least_bytes: u64::MAX, most_members: 0 }
+    }
+
+    /// A process that slept begins to evict late, and its memory counts only then.
+    fn update(&mut self, members: usize, used_bytes: u64, now: Instant) {
+        if members > self.most_members {
+            (self.most_members, self.least_bytes) = (members, u64::MAX);
+        }
+        if used_bytes < self.least_bytes {
+            (self.least_bytes, self.at) = (used_bytes, now);
+        }
+    }
+}
+
 /// Shared with the thread that parks the tree.
 #[derive(Debug, Default)]
 pub(super) struct Parking(Mutex<Inner>);
@@ -122,7 +145,7 @@ impl Parking {
         used_bytes: impl Fn() -> u64,
     ) {
         let began = Instant::now();
-        let (mut least_bytes, mut progress) = (u64::MAX, began);
+        let mut last_progress = LastProgress::new(began);
         loop {
             {
                 let inner = self.lock();
@@ -143,12 +166,11 @@ impl Parking {
                     send(process.pid, Signal::CONT);
                 });
             }
-            let used_bytes = used_bytes();
-            if used_bytes < least_bytes {
-                (least_bytes, progress) = (used_bytes, Instant::now());
-            }
-            let is_done = ledger.members_at(Eviction::Running) == 0 && began.elapsed() > BEGIN;
-            if is_done || progress.elapsed() > STUCK {
+            let running = ledger.members_at(Eviction::Running);
+            let members = running + ledger.members_at(Eviction::Done);
+            last_progress.update(members, used_bytes(), Instant::now());
+            let is_done = running == 0 && began.elapsed() > BEGIN;
+            if is_done || last_progress.at.elapsed() > STUCK {
                 break;
             }
             std::thread::sleep(INTERVAL);
@@ -251,4 +273,25 @@ fn descendants() -> Vec<u32> {
     }
     all.remove(0);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_process_that_wakes_late_is_evicted_before_the_stop() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut last = LastProgress::new(began);
+        last.update(1, 50, at(1));
+        last.update(2, 4000, at(2));
+        last.update(2, 3000, at(9));
+        assert_eq!(last.at, at(9));
+        // Memory that grows and shrinks is no progress.
+        last.update(2, 3500, at(10));
+        last.update(1, 3200, at(11));
+        last.update(2, 3100, at(12));
+        assert_eq!(last.at, at(9));
+    }
 }
