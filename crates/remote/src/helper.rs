@@ -9,7 +9,7 @@ use crate::secret::Password;
 use crate::serve::serve;
 use crate::url::Url;
 use crate::watch::Watch;
-use softswap_shared::request_queue::{Areas, open_inherited};
+use softswap_shared::request_queue::{RemoteAreas, open_inherited};
 use std::future::Future;
 use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsFd;
@@ -44,7 +44,7 @@ async fn try_to_run(queue_fd: i32) -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let order = Order::read(BufReader::new(&control))?;
     let queue = open_inherited(queue_fd).map_err(io::Error::other)?;
-    let areas = Areas::open(queue, queue_fd)?;
+    let areas = RemoteAreas::open(queue, queue_fd)?;
     let (cluster, notes) = match connect(order).await {
         Ok(connected) => connected,
         Err(refusal) => {

@@ -7,7 +7,7 @@
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
 use softswap_shared::request_queue::{
-    AreaEntry, Areas, Job, MAX_AREA_PAGES, MAX_NUMBER, Operation, Outcome, RequestQueue,
+    AreaEntry, Job, MAX_AREA_PAGES, MAX_NUMBER, Operation, Outcome, RemoteAreas, RequestQueue,
 };
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -81,7 +81,7 @@ fn overlap(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
 /// If the thread that waits for requests cannot be started.
 pub async fn serve<S: PageStore + 'static>(
     queue: RequestQueue,
-    areas: Areas,
+    areas: RemoteAreas,
     store: Arc<S>,
     run_ends: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -131,7 +131,7 @@ pub async fn serve<S: PageStore + 'static>(
 
 struct Server<S> {
     queue: RequestQueue,
-    areas: Areas,
+    areas: RemoteAreas,
     store: Arc<S>,
     tasks: JoinSet<Done>,
     /// Pages of the running tasks, by the task's number.

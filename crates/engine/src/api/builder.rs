@@ -10,15 +10,15 @@ use crate::memory::budget::Budget;
 use crate::memory::context::{BATCH_PAGES, CONTEXT_BYTES, Contexts, OWN_CONTEXTS};
 use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::Partition;
-use crate::store::bounce::{self, Pools, Shape};
+use crate::store::bounce::{self, BouncePools, Shape};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::pool::Pool;
+use crate::store::pool::CompressedPool;
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::child_areas::{Growing, Medium};
-use crate::store::swap::{Area, AreaError, Areas, Backing, ChildArea, ChildAreas, Layout};
+use crate::store::swap::{AreaError, Backing, ChildArea, ChildAreas, Layout, SwapArea, SwapAreas};
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Occupied, Window, WindowError};
@@ -84,7 +84,7 @@ pub(crate) fn build(
     let areas = open_areas(config, storage, cpus, &pressure, stats)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::free_numbers());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
+    let bounce = BouncePools::new(shape_of_buffers(memory, cpus, contexts))?;
     areas.expect_buffers(bounce.fixed_range());
     let frames = contexts * BATCH_PAGES;
     let window = faults::taken(config.faults, || match occupied {
@@ -133,7 +133,7 @@ fn open_areas(
     cpus: usize,
     pressure: &Arc<Pressure>,
     stats: Stats,
-) -> Result<Areas, StartError> {
+) -> Result<SwapAreas, StartError> {
     let measured = OnceCell::new();
     let polling = |mode: Option<Mode>| {
         let mode = mode.unwrap_or(config.poll);
@@ -147,7 +147,7 @@ fn open_areas(
         Polling::new(mode, cpus, pressure, overshoot_ns, stats)
     };
     let sealer = if config.encrypt { Sealer::encrypting()? } else { Sealer::checking() };
-    Ok(Areas::new(storage, cpus, polling, sealer)?)
+    Ok(SwapAreas::new(storage, cpus, polling, sealer)?)
 }
 
 /// Returns the priority of an area that the tree shares, and its source for forked children.
@@ -201,13 +201,13 @@ fn assemble(
     config: &Config,
     stats: Stats,
     window: Window,
-    areas: Areas,
-    bounce: Pools,
+    areas: SwapAreas,
+    bounce: BouncePools,
     child_areas: ChildAreas,
     contexts: &Contexts,
 ) -> Result<Core, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let pool = Pool::new(PoolLimit::LARGEST.bytes_of(memory))?;
+    let pool = CompressedPool::new(PoolLimit::LARGEST.bytes_of(memory))?;
     let read_ahead_pages = ReadAheadPages::new(memory / PAGE_SIZE)?;
     let fixed = contexts.count() * (CONTEXT_BYTES + areas.rings() * RING_BYTES)
         + bounce.fixed_bytes()
@@ -251,7 +251,7 @@ fn publish_properties(core: &Core) {
     let stats = &core.stats;
     stats.set(Counter::BudgetBytes, core.memory.budget.limit_bytes() as u64);
     stats.set(Counter::FixedBytes, core.memory.budget.fixed_bytes() as u64);
-    let at_start = core.stores.areas.iter().map(Area::discarded_at_start);
+    let at_start = core.stores.areas.iter().map(SwapArea::discarded_at_start);
     at_start.for_each(|discarded| core.stores.count_discarded(discarded));
     stats.set(Counter::Areas, core.stores.areas.iter().count() as u64);
     stats.set(Counter::IsRemote, u64::from(properties.remote));

@@ -13,7 +13,7 @@ use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
 use crate::memory::context::{Contexts, PREFETCH_THREADS};
 use crate::paths::{mapping, page_in, prefetch, reclaim};
 use crate::policy::prefetch::advised::Order;
-use crate::store::bounce::Pools;
+use crate::store::bounce::BouncePools;
 use crate::store::io::poll::mode::Knobs;
 use crate::store::pool::Handle;
 use crate::store::swap::Backing;
@@ -97,7 +97,7 @@ impl Engine {
         }
     }
 
-    pub fn buffers(&self) -> &Pools {
+    pub fn buffers(&self) -> &BouncePools {
         &self.core.stores.bounce
     }
 

@@ -9,7 +9,7 @@ use crate::core::policies::Policies;
 use crate::core::recorder::Recorder;
 use crate::core::stores::Stores;
 use crate::policy::partition::PoolView;
-use crate::store::swap::Area;
+use crate::store::swap::SwapArea;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{now_ns, process_cpu_ns};
@@ -110,7 +110,7 @@ impl Core {
     }
 
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
-        let slots_are_plenty = || self.stores.areas.own().any(Area::has_spare);
+        let slots_are_plenty = || self.stores.areas.own().any(SwapArea::has_spare);
         self.stores.may_write()
             && self.policies.bypasses_pool(page, slots_are_plenty, || self.pool_view())
     }

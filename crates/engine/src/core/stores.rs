@@ -5,21 +5,21 @@ use crate::base::stats::{Counter, Stats};
 use crate::codec::Workspaces;
 use crate::core::errors::die;
 use crate::store::bounce;
-use crate::store::pool::{Handle, Pool};
+use crate::store::pool::{CompressedPool, Handle};
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
 use crate::store::swap::area::Discarded;
-use crate::store::swap::{Areas, ChildAreas};
+use crate::store::swap::{ChildAreas, SwapAreas};
 use softswap_sys::PAGE_SIZE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub(crate) struct Stores {
-    pub(crate) pool: Pool,
-    pub(crate) areas: Areas,
+    pub(crate) pool: CompressedPool,
+    pub(crate) areas: SwapAreas,
     pub(crate) standby: Standby,
     pub(crate) read_ahead_pages: ReadAheadPages,
-    pub(crate) bounce: bounce::Pools,
+    pub(crate) bounce: bounce::BouncePools,
     pub(crate) workspaces: Arc<Workspaces>,
     pub(crate) child_areas: ChildAreas,
     /// False in a forked child that has only inherited areas and can open none.

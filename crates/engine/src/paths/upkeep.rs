@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::memory::context::{BATCH_PAGES, Context, Contexts};
 use crate::steps::relocate::{Relocating, Relocation};
 use crate::steps::{decompress, swap_cache};
-use crate::store::swap::Area;
+use crate::store::swap::SwapArea;
 use crate::store::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
@@ -23,7 +23,9 @@ impl Upkeep {
     pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
         // A fork waits for this context: a lock that is held at a fork stays locked in the child.
         let mut context = contexts.claim_background();
-        if core.stores.areas.iter().any(Area::is_evacuating) && self.move_away(core, &mut context) {
+        if core.stores.areas.iter().any(SwapArea::is_evacuating)
+            && self.move_away(core, &mut context)
+        {
             return true;
         }
         let discarded = core.stores.areas.discard_one();
@@ -55,7 +57,7 @@ impl Upkeep {
                     .areas
                     .iter()
                     .filter(|area| area.is_evacuating())
-                    .for_each(Area::abandon_pages);
+                    .for_each(SwapArea::abandon_pages);
             }
             *self = Upkeep::default();
         }

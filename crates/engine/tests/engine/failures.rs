@@ -15,7 +15,7 @@ use softswap_engine::codec::{CodecError, compressed_slot, seal::NoKey};
 use softswap_engine::core::errors::{DecompressError, Exhausted, FaultError, NoSlot};
 use softswap_engine::policy::mechanism::Without;
 use softswap_engine::store::io::{IoErrorKind, Operation};
-use softswap_engine::store::pool::Pool;
+use softswap_engine::store::pool::CompressedPool;
 use softswap_engine::store::swap::area::AreaFull;
 use softswap_engine::store::swap::extent_map::ExtentMap;
 use softswap_engine::store::swap::named::Warning;
@@ -304,7 +304,10 @@ fn messages_state_cause_and_remedy() {
         ("steam".parse::<Without>().unwrap_err().to_string(), "there is no mechanism \"steam\""),
         ("90%".parse::<PoolLimit>().unwrap_err().to_string(), "from 0% to 80%"),
         (Snapshot::parse("").unwrap_err().to_string(), "the program runs another version"),
-        (Pool::new(0).unwrap().store(b"packed", 42, 1).unwrap_err().to_string(), "pool is full"),
+        (
+            CompressedPool::new(0).unwrap().store(b"packed", 42, 1).unwrap_err().to_string(),
+            "pool is full",
+        ),
         (ExtentMap::new(1).unwrap().lookup(7).unwrap_err().to_string(), "page 7 is outside"),
         (slots.free(7, 1).unwrap_err().to_string(), "slots 7..8"),
         (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),

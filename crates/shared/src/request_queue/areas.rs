@@ -45,16 +45,16 @@ pub enum NoArea {
 /// The area of this process.
 ///
 /// ```
-/// use softswap_shared::request_queue::{Area, RequestQueue, SHAPE};
+/// use softswap_shared::request_queue::{RemoteArea, RequestQueue, SHAPE};
 /// use std::os::fd::AsRawFd;
 /// let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
 /// let queue = RequestQueue::create(words, SHAPE, 100, 5_000_000_000);
-/// let [one, other] = [(); 2].map(|()| Area::take(queue, fd.as_raw_fd()).unwrap());
+/// let [one, other] = [(); 2].map(|()| RemoteArea::take(queue, fd.as_raw_fd()).unwrap());
 /// assert!(one.claim(60) && !other.claim(60) && other.claim(40));
 /// assert_ne!(one.number(), other.number());
 /// ```
 #[derive(Debug)]
-pub struct Area {
+pub struct RemoteArea {
     queue: RequestQueue,
     at: usize,
     number: u64,
@@ -62,12 +62,12 @@ pub struct Area {
     _file: SwapFile,
 }
 
-impl Area {
+impl RemoteArea {
     /// Takes an area. `fd` is the descriptor of the queue's words.
     ///
     /// # Errors
     /// If all are taken, or the shared memory cannot be used.
-    pub fn take(queue: RequestQueue, fd: i32) -> Result<Area, NoArea> {
+    pub fn take(queue: RequestQueue, fd: i32) -> Result<RemoteArea, NoArea> {
         let file = SwapFile::reopened(fd)?;
         let number = queue.header(Header::LastArea).fetch_add(1, AcqRel) + 1;
         if number > MAX_NUMBER || !queue.segment.is_sound() || !open_mark::put(&file, number)? {
@@ -75,7 +75,7 @@ impl Area {
         }
         let at = queue.numbers().take(number, 0).next();
         let at = at.ok_or(NoArea::Every { areas: queue.shape.areas })?;
-        Ok(Area { queue, at, number, _file: file })
+        Ok(RemoteArea { queue, at, number, _file: file })
     }
 
     /// Returns the queue.
@@ -143,7 +143,8 @@ pub fn open_inherited(fd: i32) -> Result<RequestQueue, NoArea> {
     RequestQueue::open(words, SHAPE).ok_or(NoArea::Unsound)
 }
 
-/// Marks the tree's open file, for [`Areas::has_tree`]. Returns false if another one has the mark.
+/// Marks the tree's open file, for [`RemoteAreas::has_tree`]. Returns false if another one has the
+/// mark.
 ///
 /// # Errors
 /// If the kernel refuses the mark.
@@ -165,12 +166,12 @@ pub struct AreaEntry {
 /// The server's view of the areas.
 ///
 /// ```
-/// use softswap_shared::request_queue::{Area, Areas, RequestQueue, SHAPE};
+/// use softswap_shared::request_queue::{RemoteArea, RemoteAreas, RequestQueue, SHAPE};
 /// use std::os::fd::AsRawFd;
 /// let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
 /// let queue = RequestQueue::create(words, SHAPE, 100, 5_000_000_000);
-/// let areas = Areas::open(queue, fd.as_raw_fd()).unwrap();
-/// let area = Area::take(queue, fd.as_raw_fd()).unwrap();
+/// let areas = RemoteAreas::open(queue, fd.as_raw_fd()).unwrap();
+/// let area = RemoteArea::take(queue, fd.as_raw_fd()).unwrap();
 /// assert!(area.claim(60) && areas.dead().is_empty());
 /// drop(area);
 /// let dead = areas.dead();
@@ -179,18 +180,18 @@ pub struct AreaEntry {
 /// assert!(areas.dead().is_empty() && !areas.has_any());
 /// ```
 #[derive(Debug)]
-pub struct Areas {
+pub struct RemoteAreas {
     queue: RequestQueue,
     file: SwapFile,
 }
 
-impl Areas {
+impl RemoteAreas {
     /// Opens the areas. `fd` is the descriptor of the queue's words.
     ///
     /// # Errors
     /// If `fd` cannot be opened again.
-    pub fn open(queue: RequestQueue, fd: i32) -> io::Result<Areas> {
-        Ok(Areas { queue, file: SwapFile::reopened(fd)? })
+    pub fn open(queue: RequestQueue, fd: i32) -> io::Result<RemoteAreas> {
+        Ok(RemoteAreas { queue, file: SwapFile::reopened(fd)? })
     }
 
     /// Returns true if the tree has a living process, or if that is unknown.

@@ -34,7 +34,8 @@ use crate::membership::Membership;
 use crate::segment::{Segment, increment_and_wake};
 #[cfg(not(feature = "loom"))]
 pub use areas::{
-    Area, AreaEntry, Areas, MAX_AREA_PAGES, MAX_NUMBER, NoArea, hold_tree, open_inherited,
+    AreaEntry, MAX_AREA_PAGES, MAX_NUMBER, NoArea, RemoteArea, RemoteAreas, hold_tree,
+    open_inherited,
 };
 pub use client::{Failure, PendingRequest};
 use layout::{Header, MAGIC, Word};

@@ -18,7 +18,7 @@ use softswap_engine::policy::partition::{NEARLY_FULL_PERCENT, Partition, PoolVie
 use softswap_engine::policy::pool_limit::PoolLimit;
 use softswap_engine::policy::prefetch::readahead::{self, Ahead, Touch};
 use softswap_engine::policy::stored_copies::KeepCopy;
-use softswap_engine::store::pool::{Handle, Pool, SLAB_BYTES};
+use softswap_engine::store::pool::{CompressedPool, Handle, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
 use std::collections::HashMap;
@@ -140,7 +140,7 @@ pub struct Simulation {
     pages: PageTable<'static>,
     space: AddressSpace,
     policies: Policies,
-    pool: Pool,
+    pool: CompressedPool,
     setup: Setup,
     contents: Vec<Content>,
     resident: usize,
@@ -180,7 +180,7 @@ impl Simulation {
             pages: PageTable::new(reserve_u64(size)?),
             space,
             policies,
-            pool: Pool::for_one_thread(pool_bytes.max(SLAB_BYTES))?,
+            pool: CompressedPool::for_one_thread(pool_bytes.max(SLAB_BYTES))?,
             setup,
             contents: vec![Content::default(); size],
             resident: 0,

@@ -13,7 +13,7 @@ use crate::measure::sample::{Cell, Object, object, take_turns};
 use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use softswap_cli::refusal::{OrRefuse, Refusal};
-use softswap_engine::store::bounce::{Buffer, Pools, Shape};
+use softswap_engine::store::bounce::{BouncePools, Buffer, Shape};
 use softswap_engine::store::io::{Device, FileDevice, IoError, Lane};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
@@ -89,7 +89,7 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Object, Refusal> {
     })?;
     let slots_per_area = SLOTS / areas.next_power_of_two();
     let shape = Shape { areas, slots_per_area, reserve_slots: 0, extra_bytes: 0 };
-    let pools = Pools::new(shape).or_own(NO_POOLS)?;
+    let pools = BouncePools::new(shape).or_own(NO_POOLS)?;
     let mut alone = THREADS.map(Cell::new);
     take_turns(&mut alone, args.common.rounds, |threads, _| {
         Ok(take_ns(&pools, *threads, args.ms * 5_000))
@@ -123,7 +123,7 @@ fn row_of(cell: &Cell<Combination, Ran>) -> Object {
     }
 }
 
-fn take_ns(pools: &Pools, threads: usize, times: u32) -> f64 {
+fn take_ns(pools: &BouncePools, threads: usize, times: u32) -> f64 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(threads);
     let each = times / threads as u32;
     let (seconds, _) = on_threads(0..threads, |thread| {
@@ -162,14 +162,14 @@ const MAX_TASKS: usize = 4;
 impl Workload {
     /// Returns pools of which the first is far too small. With `apart` they are searched one after
     /// the other, otherwise the same CPU's areas of all pools first.
-    fn pools(self, apart: bool, areas: usize) -> io::Result<Vec<Pools>> {
+    fn pools(self, apart: bool, areas: usize) -> io::Result<Vec<BouncePools>> {
         let in_flight = self.tasks * DEPTH * self.pages;
         let slots = (in_flight * ROOM).div_ceil(areas * POOLS);
         let slots_per_area = slots.next_multiple_of(self.pages);
         let (count, more) = if apart { (POOLS, 0) } else { (1, POOLS - 1) };
         let extra_bytes = more * areas * slots_per_area * PAGE_SIZE;
         let shape = Shape { areas, slots_per_area, reserve_slots: 0, extra_bytes };
-        let pools = (0..count).map(|_| Pools::new(shape)).collect::<io::Result<Vec<_>>>()?;
+        let pools = (0..count).map(|_| BouncePools::new(shape)).collect::<io::Result<Vec<_>>>()?;
         while pools[0].grow(usize::MAX, 0) {}
         Ok(pools)
     }
@@ -198,7 +198,7 @@ impl Task {
         &mut self,
         workload: Workload,
         number: usize,
-        pools: &[Pools],
+        pools: &[BouncePools],
         device: Option<&FileDevice>,
         time: Duration,
     ) -> Result<u64, IoError> {
@@ -250,13 +250,13 @@ struct Ran {
 
 fn run(
     workload: Workload,
-    pools: &[Pools],
+    pools: &[BouncePools],
     device: Option<&FileDevice>,
     tasks: &mut [Task],
     time: Duration,
 ) -> Result<Ran, IoError> {
     let figures = || {
-        pools.iter().map(Pools::usage).fold([0; 3], |[takes, visited, contended], usage| {
+        pools.iter().map(BouncePools::usage).fold([0; 3], |[takes, visited, contended], usage| {
             let [visited, contended] = [visited + usage.areas_visited, contended + usage.contended];
             [takes + usage.takes, visited, contended]
         })

@@ -42,7 +42,7 @@ pub struct Shape {
 }
 
 #[derive(Debug)]
-pub struct Pools {
+pub struct BouncePools {
     pools: Box<[BouncePool]>,
     open: AtomicU32,
     reserve: Box<[CachePadded<Segment>]>,
@@ -63,9 +63,9 @@ struct LongWait {
     reported_ns: AtomicU64,
 }
 
-impl Pools {
+impl BouncePools {
     /// Populates the primary pool and the reserve. Fails if no address space is left.
-    pub fn new(shape: Shape) -> io::Result<Pools> {
+    pub fn new(shape: Shape) -> io::Result<BouncePools> {
         let Shape { slots_per_area, reserve_slots, extra_bytes, .. } = shape;
         let areas = shape.areas.max(1).next_power_of_two();
         let mut arena = Arena::reserve(areas * slots_per_area + reserve_slots)?;
@@ -76,7 +76,7 @@ impl Pools {
         pools[0].areas.iter().for_each(|area| area.open());
         reserve.iter().for_each(|segment| segment.open_populated());
         let growth = Growth::new(&mut pools, areas, slots_per_area, extra_bytes)?;
-        Ok(Pools {
+        Ok(BouncePools {
             pools: pools.into_boxed_slice(),
             open: AtomicU32::new(1),
             reserve,
@@ -101,7 +101,7 @@ impl Pools {
         }
     }
 
-    /// Takes a buffer as [`Pools::take`] does, but does not request another pool.
+    /// Takes a buffer as [`BouncePools::take`] does, but does not request another pool.
     #[inline]
     fn search(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let areas = &self.pools[0].areas;
@@ -211,7 +211,7 @@ impl Pools {
 pub struct Buffer<'p> {
     run: Option<Run<'p>>,
     is_transient: bool,
-    pools: &'p Pools,
+    pools: &'p BouncePools,
 }
 
 impl Deref for Buffer<'_> {

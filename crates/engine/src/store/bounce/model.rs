@@ -5,13 +5,13 @@ use loom::sync::Arc;
 use loom::thread;
 use softswap_sys::PAGE_SIZE;
 
-fn pools(slots_per_area: usize, extra_slots: usize) -> Arc<Pools> {
+fn pools(slots_per_area: usize, extra_slots: usize) -> Arc<BouncePools> {
     let extra_bytes = extra_slots * PAGE_SIZE;
     let shape = Shape { areas: 1, slots_per_area, reserve_slots: 0, extra_bytes };
-    Arc::new(Pools::new(shape).unwrap())
+    Arc::new(BouncePools::new(shape).unwrap())
 }
 
-fn use_one(pools: &Pools, pages: usize, mark: u8) -> bool {
+fn use_one(pools: &BouncePools, pages: usize, mark: u8) -> bool {
     let Some(mut buffer) = pools.take(0, pages) else { return false };
     buffer[0] = mark;
     thread::yield_now();

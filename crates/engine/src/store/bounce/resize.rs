@@ -4,11 +4,11 @@
 //! memory, and releases idle ones. Until then transient buffers are available: they are populated
 //! on the first write and released on return.
 
-use super::Pools;
+use super::BouncePools;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::PoisonError;
 
-impl Pools {
+impl BouncePools {
     pub fn extra_bytes(&self) -> usize {
         self.growth.bytes.load(Relaxed)
     }

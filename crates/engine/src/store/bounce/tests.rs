@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const SHAPE: Shape = Shape { areas: 4, slots_per_area: 96, reserve_slots: 3, extra_bytes: 0 };
 
-fn pools(shape: Shape) -> Pools {
-    Pools::new(shape).unwrap()
+fn pools(shape: Shape) -> BouncePools {
+    BouncePools::new(shape).unwrap()
 }
 
-fn take_all(pools: &Pools, cpu: usize) -> Vec<Buffer<'_>> {
+fn take_all(pools: &BouncePools, cpu: usize) -> Vec<Buffer<'_>> {
     std::iter::from_fn(|| pools.take(cpu, 1)).collect()
 }
 
@@ -255,7 +255,7 @@ proptest! {
     ) {
         let extra_bytes = extra_areas * each * PAGE_SIZE;
         let shape = Shape { areas, slots_per_area: each, reserve_slots: 0, extra_bytes };
-        let pools = Pools::new(shape).unwrap();
+        let pools = BouncePools::new(shape).unwrap();
         while pools.grow(usize::MAX, 0) {}
         prop_assert!(pools.extra_bytes() <= extra_bytes);
         let held = take_all(&pools, cpu);

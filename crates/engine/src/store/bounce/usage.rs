@@ -1,6 +1,6 @@
 //! Statistics of the bounce buffers.
 
-use super::Pools;
+use super::BouncePools;
 use bytesize::ByteSize;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::primitive::Ordering::Relaxed;
@@ -23,7 +23,7 @@ pub struct Usage {
     pub(crate) released: u64,
 }
 
-impl Pools {
+impl BouncePools {
     pub fn usage(&self) -> Usage {
         let open = self.open.load(Relaxed);
         let mut usage = Usage {

@@ -9,8 +9,8 @@
 use super::poll::Polling;
 use super::{Device, DeviceProperties, IoError, IoErrorKind, Lane, Operation, Piece};
 use softswap_shared::request_queue::{
-    Area, Failure, MAX_AREA_PAGES, MAX_PAGES, NoArea, Operation as Request, Page, RequestQueue,
-    open_inherited,
+    Failure, MAX_AREA_PAGES, MAX_PAGES, NoArea, Operation as Request, Page, RemoteArea,
+    RequestQueue, open_inherited,
 };
 use softswap_sys::file::errno;
 use softswap_sys::memory::reserve_u32;
@@ -41,7 +41,7 @@ type Texts = [OnceLock<&'static str>; MAX_TEXTS];
 /// ```
 #[derive(Debug)]
 pub struct RemoteDevice {
-    area: Area,
+    area: RemoteArea,
     /// Generation of the last write of each page; 0 if it was never written.
     generations: &'static [AtomicU32],
     /// The first pages of the area.
@@ -66,7 +66,7 @@ fn find_identity() {
 impl RemoteDevice {
     /// Takes an area of the queue behind `fd`. Fails if none is free, or no address space is left.
     pub fn open(queue: RequestQueue, fd: i32) -> Result<RemoteDevice, NoArea> {
-        let area = Area::take(queue, fd)?;
+        let area = RemoteArea::take(queue, fd)?;
         let max_pages = queue.limit_pages().min(MAX_AREA_PAGES);
         let generations = reserve_u32(max_pages as usize)?;
         find_identity();

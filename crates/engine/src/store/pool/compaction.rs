@@ -5,16 +5,16 @@
 
 use super::class::{CLASS, CLASSES, class_to_take};
 use super::handle::{PoolFull, SLAB_BYTES};
-use super::{Handle, Pool};
+use super::{CompressedPool, Handle};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Percentage of gaps above which compaction starts, without half a slab per current slab.
 const LOOSE_PERCENT: usize = 2;
 
-impl Pool {
+impl CompressedPool {
     /// Selects a slab to empty, if gaps are a large share of the pool and the class has enough of
-    /// them. The slab accepts no objects until [`Pool::reopen`].
+    /// them. The slab accepts no objects until [`CompressedPool::reopen`].
     #[must_use]
     pub fn sparsest(&self) -> Option<u32> {
         let (class, gaps) = (0..CLASSES)
@@ -71,7 +71,7 @@ impl Pool {
         }
     }
 
-    /// Stores an object in a gap of a used slab. Panics as [`Pool::store`].
+    /// Stores an object in a gap of a used slab. Panics as [`CompressedPool::store`].
     pub fn store_in_gap(&self, compressed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         let class = class_to_take(compressed)?;
         let lane = self.lane(class, current_cpu());

@@ -66,11 +66,11 @@ impl Current {
 #[cfg(test)]
 mod tests {
     use super::super::class::{CLASS, class_for};
-    use super::super::{Pool, PoolFull, SLAB_BYTES};
+    use super::super::{CompressedPool, PoolFull, SLAB_BYTES};
     use super::*;
 
-    fn pool(slabs: usize, slabs_per_lane: usize) -> Pool {
-        Pool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
+    fn pool(slabs: usize, slabs_per_lane: usize) -> CompressedPool {
+        CompressedPool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
     }
 
     #[test]

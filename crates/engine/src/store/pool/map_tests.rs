@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 
 pub(super) struct Model {
-    pub(super) pool: Pool,
+    pub(super) pool: CompressedPool,
     stored: HashMap<u64, Handle>,
     owners: Vec<u64>,
     next_owner: u64,
@@ -17,7 +17,7 @@ impl Model {
         Model::of(pool_of(slabs, 1))
     }
 
-    pub(super) fn of(pool: Pool) -> Model {
+    pub(super) fn of(pool: CompressedPool) -> Model {
         Model { pool, stored: HashMap::new(), owners: Vec::new(), next_owner: 0 }
     }
 

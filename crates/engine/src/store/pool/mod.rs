@@ -49,7 +49,7 @@ const _: () = assert!(MAX_OBJECT_BYTES < 1 << handle::LENGTH_BITS);
 
 type LockedSlab<'p> = (u32, MutexGuard<'p, Slab>);
 
-pub struct Pool {
+pub struct CompressedPool {
     slabs: Slabs,
     directory: Mutex<Directory>,
     current: Current,
@@ -62,22 +62,22 @@ pub struct Pool {
     was_full: AtomicBool,
 }
 
-impl Pool {
+impl CompressedPool {
     /// Reserves `capacity_bytes`, at most 1 TiB, also the first limit. DRAM is used slab by slab.
-    pub fn new(capacity_bytes: usize) -> io::Result<Pool> {
+    pub fn new(capacity_bytes: usize) -> io::Result<CompressedPool> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Pool::with_current(capacity_bytes, Current::new(cpus, SLABS_PER_LANE))
+        CompressedPool::with_current(capacity_bytes, Current::new(cpus, SLABS_PER_LANE))
     }
 
     /// Ignores the current processor, so its behaviour is reproducible.
-    pub fn for_one_thread(capacity_bytes: usize) -> io::Result<Pool> {
-        Pool::with_current(capacity_bytes, Current::new(1, SLABS_PER_LANE))
+    pub fn for_one_thread(capacity_bytes: usize) -> io::Result<CompressedPool> {
+        CompressedPool::with_current(capacity_bytes, Current::new(1, SLABS_PER_LANE))
     }
 
-    fn with_current(capacity_bytes: usize, current: Current) -> io::Result<Pool> {
+    fn with_current(capacity_bytes: usize, current: Current) -> io::Result<CompressedPool> {
         let slabs = Slabs::new(capacity_bytes / SLAB_BYTES)?;
         let count = slabs.len();
-        Ok(Pool {
+        Ok(CompressedPool {
             slabs,
             directory: Mutex::new(Directory::new(count)),
             current,
@@ -149,7 +149,7 @@ impl Pool {
         guard.get(handle).map(read).ok_or(Damaged)
     }
 
-    /// As [`Pool::load`], but does not mark the slab as used. For upkeep.
+    /// As [`CompressedPool::load`], but does not mark the slab as used. For upkeep.
     pub fn peek<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         slab.lock().get(handle).map(read).ok_or(Damaged)
@@ -235,7 +235,8 @@ impl Pool {
         0
     }
 
-    /// Makes an object the next of [`Pool::oldest`] again: its closed slab must become empty.
+    /// Makes an object the next of [`CompressedPool::oldest`] again: its closed slab must become
+    /// empty.
     pub(crate) fn return_oldest(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else { return };
         let mut directory = self.directory();
@@ -275,7 +276,7 @@ impl Pool {
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
-        size_of::<Pool>()
+        size_of::<CompressedPool>()
             + self.current.metadata_bytes()
             + self.slabs.len() * (LOCKED_SLAB_BYTES + 2 * size_of::<list::Link>())
     }

@@ -28,7 +28,7 @@ pub(super) fn content(owner: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-pub(super) fn assert_holds(pool: &Pool, handle: Handle, owner: u64) {
+pub(super) fn assert_holds(pool: &CompressedPool, handle: Handle, owner: u64) {
     let expected = content(owner, handle.compressed_bytes());
     assert_eq!(
         pool.load(handle, |compressed| compressed == expected),
@@ -37,18 +37,18 @@ pub(super) fn assert_holds(pool: &Pool, handle: Handle, owner: u64) {
     );
 }
 
-pub(super) fn candidates(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
+pub(super) fn candidates(pool: &CompressedPool, len: usize) -> Vec<(u64, Handle)> {
     let mut out = vec![(0, Handle::default()); len];
     let count = pool.oldest(&mut out);
     out.truncate(count);
     out
 }
 
-pub(super) fn pool_of(slabs: usize, slabs_per_lane: usize) -> Pool {
-    Pool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
+pub(super) fn pool_of(slabs: usize, slabs_per_lane: usize) -> CompressedPool {
+    CompressedPool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
 }
 
-pub(super) fn fill_up(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
+pub(super) fn fill_up(pool: &CompressedPool, len: usize) -> Vec<(u64, Handle)> {
     (0..)
         .map_while(|owner| Some((owner, pool.store(&content(owner, len), owner, 0).ok()?)))
         .collect()
@@ -66,7 +66,7 @@ fn handle_round_trips_through_entry_bits() {
 
 #[test]
 fn full_pool_accepts_after_free() {
-    let pool = Pool::new(2 * SLAB_BYTES + 1000).unwrap();
+    let pool = CompressedPool::new(2 * SLAB_BYTES + 1000).unwrap();
     assert_eq!(pool.limit_bytes(), 2 * SLAB_BYTES);
     let stored = fill_up(&pool, 2000);
     assert_eq!(pool.used_bytes(), pool.limit_bytes());
@@ -78,14 +78,14 @@ fn full_pool_accepts_after_free() {
 
 #[test]
 fn pool_without_slabs_is_full() {
-    let pool = Pool::new(SLAB_BYTES - 1).unwrap();
+    let pool = CompressedPool::new(SLAB_BYTES - 1).unwrap();
     assert_eq!(pool.store(&[1], 0, 0), Err(PoolFull));
     assert_eq!(candidates(&pool, 4), []);
 }
 
 #[test]
 fn object_uses_larger_class_without_free_slab() {
-    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(SLAB_BYTES).unwrap();
     let large = pool.store(&content(1, 2000), 1, 0).unwrap();
     let small = pool.store(&content(2, 1500), 2, 0).unwrap();
     assert_eq!(pool.store(&content(3, 500), 3, 0), Err(PoolFull));
@@ -95,7 +95,7 @@ fn object_uses_larger_class_without_free_slab() {
 
 #[test]
 fn freed_pool_uses_no_memory() {
-    let pool = Pool::new(16 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(16 * SLAB_BYTES).unwrap();
     for len in [40, 700, 3000] {
         let mut stored = fill_up(&pool, len);
         assert_eq!(pool.objects(), stored.len());
@@ -109,7 +109,7 @@ fn freed_pool_uses_no_memory() {
 
 #[test]
 fn write_back_empties_oldest_slab_first() {
-    let pool = Pool::new(8 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(8 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 1000);
     let per_slab = CLASS[class_for(1000)].slots;
     for slab in stored.chunks(per_slab) {
@@ -125,7 +125,7 @@ fn write_back_empties_oldest_slab_first() {
 
 #[test]
 fn write_back_finishes_slab_before_next() {
-    let pool = Pool::new(2 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(2 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 1000);
     let batches: Vec<_> =
         std::iter::repeat_with(|| candidates(&pool, 10)).take(14).flatten().collect();
@@ -134,7 +134,7 @@ fn write_back_finishes_slab_before_next() {
 
 #[test]
 fn skipped_candidates_do_not_block_others() {
-    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     let per_slab = CLASS[class_for(3000)].slots;
     let round: Vec<_> = (0..4).flat_map(|_| candidates(&pool, per_slab)).collect();
@@ -144,7 +144,7 @@ fn skipped_candidates_do_not_block_others() {
 
 #[test]
 fn skipped_objects_are_found_later() {
-    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     assert_eq!(candidates(&pool, 5), stored[..5]);
     for &(_, handle) in &stored[5..] {
@@ -155,7 +155,7 @@ fn skipped_objects_are_found_later() {
 
 #[test]
 fn slab_in_write_back_is_not_refilled() {
-    let pool = Pool::new(2 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(2 * SLAB_BYTES).unwrap();
     let stored = pool.store(&content(1, 1000), 1, 0).unwrap();
     assert_eq!(candidates(&pool, 8), [(1, stored)]);
     let later = pool.store(&content(2, 1000), 2, 0).unwrap();
@@ -167,7 +167,7 @@ fn slab_in_write_back_is_not_refilled() {
 
 #[test]
 fn used_slab_gets_second_chance() {
-    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     let per_slab = CLASS[class_for(3000)].slots;
     let slab = |at: usize| &stored[at * per_slab..][..per_slab];
@@ -179,7 +179,7 @@ fn used_slab_gets_second_chance() {
 
 #[test]
 fn full_pool_accepts_after_tenth_is_free() {
-    let pool = Pool::new(20 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(20 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     assert!(!pool.accepts());
     let per_slab = CLASS[class_for(3000)].slots;
@@ -259,7 +259,7 @@ fn stale_handle_is_rejected() {
 #[test]
 #[should_panic(expected = "stale")]
 fn a_double_free_is_caught() {
-    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(SLAB_BYTES).unwrap();
     let handle = pool.store(&[1; 100], 1, 0).unwrap();
     pool.free(handle);
     pool.free(handle);
@@ -268,7 +268,7 @@ fn a_double_free_is_caught() {
 #[cfg(not(debug_assertions))]
 #[test]
 fn a_double_free_is_harmless() {
-    let pool = Pool::new(SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(SLAB_BYTES).unwrap();
     let handle = pool.store(&[1; 100], 1, 0).unwrap();
     let kept = pool.store(&content(2, 100), 2, 0).unwrap();
     pool.free(handle);
@@ -310,7 +310,7 @@ fn objects_are_intact_during_write_back() {
     assert_eq!(fill_up(&pool, MAX_OBJECT_BYTES).len(), 24 * CLASS[CLASSES - 1].slots);
 }
 
-fn work_on(pool: &Pool, thread: u64) {
+fn work_on(pool: &CompressedPool, thread: u64) {
     let mut random = Random(thread + 1);
     let mut mine: Vec<(u64, Handle)> = Vec::new();
     for round in 0..30_000 {
@@ -376,13 +376,13 @@ fn slab_waste_is_low_for_realistic_sizes() {
 
 #[test]
 fn pool_tables_are_small() {
-    let pool = Pool::new(64 << 20).unwrap();
+    let pool = CompressedPool::new(64 << 20).unwrap();
     assert!(pool.metadata_bytes() < pool.limit_bytes() / 500, "{}", pool.metadata_bytes());
 }
 
 #[test]
 fn deferred_write_backs_come_first() {
-    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(4 * SLAB_BYTES).unwrap();
     let stored = fill_up(&pool, 3000);
     for expected in [stored[0], stored[1]] {
         let mut out = [(0, Handle::default())];
@@ -399,7 +399,7 @@ fn deferred_write_backs_come_first() {
 
 #[test]
 fn last_object_of_slab_is_found() {
-    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
+    let pool = CompressedPool::new(4 * SLAB_BYTES).unwrap();
     let first = pool.store(&content(1, 3000), 1, 0).unwrap();
     let second = pool.store(&content(2, 200), 2, 0).unwrap();
     candidates(&pool, 1);
@@ -412,8 +412,8 @@ fn last_object_of_slab_is_found() {
 
 #[test]
 fn random_lookup_returns_only_objects() {
-    let pool = Pool::new(4 * SLAB_BYTES).unwrap();
-    let every = |pool: &Pool| -> std::collections::BTreeSet<u64> {
+    let pool = CompressedPool::new(4 * SLAB_BYTES).unwrap();
+    let every = |pool: &CompressedPool| -> std::collections::BTreeSet<u64> {
         let mut random = 1_u64;
         (0..20_000)
             .filter_map(|_| {

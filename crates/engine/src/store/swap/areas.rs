@@ -6,7 +6,7 @@
 mod own;
 
 use super::area::{
-    Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, TreeShare,
+    AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, SwapArea, TreeShare,
 };
 use super::batch::SlotBatch;
 use super::discard::Discard;
@@ -90,7 +90,7 @@ impl Backing {
         self,
         cpus: usize,
         polling: impl FnOnce(Option<Mode>) -> Polling,
-    ) -> Result<Area, AreaError> {
+    ) -> Result<SwapArea, AreaError> {
         let polling = polling(self.poll);
         let config = AreaConfig { cpus, discard: self.discard, ..AreaConfig::default() };
         match self.layout {
@@ -102,12 +102,12 @@ impl Backing {
                     may_start_full,
                     ..config
                 };
-                Area::growing(self.device, config, polling)
+                SwapArea::growing(self.device, config, polling)
             }
-            Layout::Fixed(pages) => Area::fixed(self.device, &pages, config, polling),
+            Layout::Fixed(pages) => SwapArea::fixed(self.device, &pages, config, polling),
             Layout::Shared(SharedPages { pages, table, mark, file, .. }) => {
                 let share = TreeShare::new(table, mark, file);
-                Area::shared(self.device, &pages, share, config, polling)
+                SwapArea::shared(self.device, &pages, share, config, polling)
             }
         }
     }
@@ -141,11 +141,11 @@ impl Lanes {
 }
 
 struct Entry {
-    area: Area,
+    area: SwapArea,
     sealer: Arc<Sealer>,
 }
 
-pub(crate) struct Areas {
+pub(crate) struct SwapAreas {
     /// [`MAX_AREAS`] entries; the first `count` are set.
     list: Box<[OnceLock<Entry>]>,
     count: AtomicUsize,
@@ -157,19 +157,19 @@ pub(crate) struct Areas {
     with_rings: usize,
 }
 
-impl Areas {
+impl SwapAreas {
     /// Creates between one and [`MAX_AREAS`] areas, whose pages `sealer` seals.
     pub(crate) fn new(
         storage: Vec<Backing>,
         cpus: usize,
         polling: impl Fn(Option<Mode>) -> Polling,
         sealer: Sealer,
-    ) -> Result<Areas, AreaError> {
+    ) -> Result<SwapAreas, AreaError> {
         if storage.is_empty() || storage.len() > MAX_AREAS {
             return Err(AreaError::Count { areas: storage.len(), most: MAX_AREAS });
         }
         let priorities: Vec<_> = storage.iter().map(|storage| storage.priority).collect();
-        let created: Result<Vec<Area>, _> =
+        let created: Result<Vec<SwapArea>, _> =
             storage.into_iter().map(|storage| storage.into_area(cpus, &polling)).collect();
         let same_priority = |priority| EqualPriority {
             members: (0..priorities.len()).filter(|at| priorities[*at] == priority).collect(),
@@ -184,7 +184,7 @@ impl Areas {
         let sealer = Arc::new(sealer);
         let created = created.into_iter().map(|area| Entry { area, sealer: Arc::clone(&sealer) });
         let later = std::iter::repeat_with(OnceLock::new).take(MAX_AREAS - count);
-        Ok(Areas {
+        Ok(SwapAreas {
             list: created.map(OnceLock::from).chain(later).collect(),
             count: AtomicUsize::new(count),
             first_own: AtomicUsize::new(0),
@@ -197,7 +197,7 @@ impl Areas {
     /// Disables rings for areas that would need more than `most` descriptors in all; the first area
     /// may use twice as many. `contexts` is the number of lanes to each area.
     #[must_use]
-    pub(crate) fn within_descriptors(mut self, contexts: usize, most: usize) -> Areas {
+    pub(crate) fn within_descriptors(mut self, contexts: usize, most: usize) -> SwapAreas {
         let rings = self.iter().map(rings_of).scan(0, |sum, rings| {
             *sum += rings * contexts;
             Some(*sum)
@@ -213,7 +213,7 @@ impl Areas {
         self.iter().take(self.with_rings).map(rings_of).sum()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Area> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &SwapArea> {
         self.list.iter().map_while(OnceLock::get).map(|entry| &entry.area)
     }
 
@@ -225,7 +225,7 @@ impl Areas {
     }
 
     pub(crate) fn open_lanes(&self) -> Lanes {
-        let lane = |(index, area): (usize, &Area)| match index < self.with_rings {
+        let lane = |(index, area): (usize, &SwapArea)| match index < self.with_rings {
             true => area.open_lane(),
             false => Lane::Plain,
         };
@@ -233,7 +233,7 @@ impl Areas {
     }
 
     pub(crate) fn properties(&self) -> DeviceProperties {
-        let properties = DeviceProperties::of_all(self.iter().map(Area::properties));
+        let properties = DeviceProperties::of_all(self.iter().map(SwapArea::properties));
         let have_rings = self.rings() == self.iter().map(rings_of).sum();
         DeviceProperties { io_uring: properties.io_uring && have_rings, ..properties }
     }
@@ -246,7 +246,7 @@ impl Areas {
     pub(crate) fn alloc_from_areas(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Failed areas come last: they may have recovered.
         self.alloc_among(cpu, want, false).or_else(|full| {
-            let is_any_last = self.own().any(Area::is_last);
+            let is_any_last = self.own().any(SwapArea::is_last);
             if is_any_last { self.alloc_among(cpu, want, true) } else { Err(full) }
         })
     }
@@ -256,7 +256,7 @@ impl Areas {
         self.complete(cpu, want, |want| self.alloc_from_areas(cpu, want))
     }
 
-    /// As [`Areas::alloc_batch`], but skips areas that failed or refused a write recently.
+    /// As [`SwapAreas::alloc_batch`], but skips areas that failed or refused a write recently.
     pub(crate) fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_among(cpu, want, false))
     }
@@ -367,40 +367,40 @@ impl Areas {
     }
 
     pub(crate) fn discard_one(&self) -> Discarded {
-        let mut results = self.own().map(Area::discard_one);
+        let mut results = self.own().map(SwapArea::discard_one);
         results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
     }
 
     pub(crate) fn shrink(&self) -> u64 {
-        self.own().map(Area::shrink).sum()
+        self.own().map(SwapArea::shrink).sum()
     }
 
     pub(crate) fn used_slots(&self) -> u64 {
-        self.iter().map(Area::used_slots).sum()
+        self.iter().map(SwapArea::used_slots).sum()
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
-        self.iter().map(Area::size_bytes).sum()
+        self.iter().map(SwapArea::size_bytes).sum()
     }
 
     pub(crate) fn retired_slots(&self) -> u64 {
-        self.iter().map(Area::retired_slots).sum()
+        self.iter().map(SwapArea::retired_slots).sum()
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        self.iter().map(Area::metadata_bytes).sum()
+        self.iter().map(SwapArea::metadata_bytes).sum()
     }
 
-    pub(crate) fn area_of(&self, slot: u64) -> &Area {
+    pub(crate) fn area_of(&self, slot: u64) -> &SwapArea {
         self.area(index_of(slot))
     }
 
     /// Returns the area of a slot, and the slot's number in it.
-    pub(crate) fn of(&self, slot: u64) -> (&Area, u64) {
+    pub(crate) fn of(&self, slot: u64) -> (&SwapArea, u64) {
         (self.area_of(slot), slot & (MAX_SLOTS - 1))
     }
 
-    fn area(&self, index: usize) -> &Area {
+    fn area(&self, index: usize) -> &SwapArea {
         &self.entry(index).area
     }
 
@@ -410,7 +410,7 @@ impl Areas {
     }
 }
 
-fn rings_of(area: &Area) -> usize {
+fn rings_of(area: &SwapArea) -> usize {
     let properties = area.properties();
     match (properties.io_uring, properties.device_polling) {
         (false, _) => 0,

@@ -10,22 +10,22 @@ use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
-fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
+fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, SwapAreas) {
     let disks: Vec<_> = of.iter().map(|_| SimDevice::new(64 * MIB, 1)).collect();
     let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Backing {
         priority,
         ..Backing::growing(Box::new(disk.clone()), Some(mib * MIB), 0)
     });
     let polling = |mode: Option<Mode>| Polling::for_tests(mode.unwrap_or(Mode::Auto));
-    let areas = Areas::new(storage.collect(), 2, polling, Sealer::checking()).unwrap();
+    let areas = SwapAreas::new(storage.collect(), 2, polling, Sealer::checking()).unwrap();
     (disks, areas)
 }
 
-fn write_run(areas: &Areas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result<(), IoError> {
+fn write_run(areas: &SwapAreas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result<(), IoError> {
     areas.write_each(lanes, SlotBatch::of(run).as_slice(), pages)
 }
 
-fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
+fn fill_up(areas: &SwapAreas) -> (Vec<usize>, AreaFull) {
     let mut order = Vec::new();
     loop {
         match areas.alloc_from_areas(0, 32) {
@@ -135,11 +135,11 @@ fn all_failed_areas_are_retried() {
         let run = areas.alloc_from_areas(0, 1).unwrap();
         write_run(&areas, &mut lanes, run, page).unwrap_err();
     }
-    assert!(areas.iter().all(Area::has_failed));
+    assert!(areas.iter().all(SwapArea::has_failed));
     disks[0].clear_faults();
     let run = areas.alloc_from_areas(0, 1).unwrap();
     write_run(&areas, &mut lanes, run, page).unwrap();
-    assert!(!areas.iter().any(Area::has_failed));
+    assert!(!areas.iter().any(SwapArea::has_failed));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn scattered_errors_do_not_fail_area() {
         let run = areas.alloc_from_areas(0, 1).unwrap();
         let _ = write_run(&areas, &mut lanes, run, page);
     }
-    assert!(!areas.iter().any(Area::has_failed));
+    assert!(!areas.iter().any(SwapArea::has_failed));
 }
 
 #[test]
@@ -160,9 +160,10 @@ fn area_count_is_validated() {
     let polling = |_| Polling::for_tests(Mode::Auto);
     for count in [0, MAX_AREAS + 1] {
         let storage = |_| Backing::growing(Box::new(SimDevice::new(8 * MIB, 1)), None, 0);
-        let refused = Areas::new((0..count).map(storage).collect(), 1, polling, Sealer::checking())
-            .err()
-            .unwrap();
+        let refused =
+            SwapAreas::new((0..count).map(storage).collect(), 1, polling, Sealer::checking())
+                .err()
+                .unwrap();
         assert!(refused.to_string().starts_with(&format!("{count} swap areas")), "{refused}");
     }
 }
@@ -175,7 +176,7 @@ fn discarding_reaches_every_area() {
         ..Backing::growing(Box::new(disk.clone()), Some(8 * MIB), 0)
     });
     let polling = |_| Polling::for_tests(Mode::Auto);
-    let areas = Areas::new(storage.collect(), 1, polling, Sealer::checking()).unwrap();
+    let areas = SwapAreas::new(storage.collect(), 1, polling, Sealer::checking()).unwrap();
     let mut runs = Vec::new();
     while let Ok(run) = areas.alloc_from_areas(0, CLUSTER_SLOTS) {
         runs.push(run);
@@ -222,7 +223,7 @@ fn enospc_is_not_a_device_failure() {
             Some(AreaFull::NoSpace { .. })
         ));
     }
-    assert!(!areas.iter().any(Area::has_failed));
+    assert!(!areas.iter().any(SwapArea::has_failed));
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn fragmented_batch_uses_one_area() {
     assert_eq!(found, gaps);
 }
 
-fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
+fn add(areas: &SwapAreas, mib: u64) -> Result<(), AreaError> {
     let device = Box::new(SimDevice::new(64 * MIB, 1));
     let backing = Backing::growing(device, Some(mib * MIB), 0);
     areas.add(backing, 2, Polling::for_tests(Mode::Auto), Sealer::encrypting().unwrap())

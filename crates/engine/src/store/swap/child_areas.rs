@@ -6,7 +6,7 @@
 //! engine's heap, and no lock is held that a fork waits for, except a context. The guard handles
 //! these system calls like any others, so areas are never opened on a managed stack.
 
-use super::areas::{Areas, Backing, Layout, SharedPages};
+use super::areas::{Backing, Layout, SharedPages, SwapAreas};
 use crate::base::stats::Stats;
 use crate::codec::seal::Sealer;
 use crate::store::io::poll::Polling;
@@ -70,7 +70,7 @@ pub(crate) struct State {
 
 impl ChildAreas {
     /// Resets the state in a forked child. Returns true if it may open areas.
-    pub(crate) fn begin(&self, areas: &Areas) -> bool {
+    pub(crate) fn begin(&self, areas: &SwapAreas) -> bool {
         *self.lock() = State::default();
         self.may_open.load(Relaxed) && areas.have_space() && !self.sources.is_empty()
     }
@@ -84,7 +84,7 @@ impl ChildAreas {
     }
 
     /// Adds an area, unless another thread has added one: then there are more than `seen` areas.
-    pub(crate) fn open(&self, areas: &Areas, seen: usize, stats: Stats) -> Opened {
+    pub(crate) fn open(&self, areas: &SwapAreas, seen: usize, stats: Stats) -> Opened {
         let here = 0_u8;
         if self.managed.contains(&(&raw const here).addr()) {
             return Opened::NotHere;
@@ -106,7 +106,7 @@ impl ChildAreas {
         Opened::No
     }
 
-    fn open_from(&self, source: &ChildArea, areas: &Areas, stats: Stats) -> Result<(), String> {
+    fn open_from(&self, source: &ChildArea, areas: &SwapAreas, stats: Stats) -> Result<(), String> {
         let (backing, poll) = match source {
             ChildArea::Growing(growing) => (self.growing(growing)?, growing.poll),
             ChildArea::Shared { pages, poll } => (shared(pages)?, *poll),

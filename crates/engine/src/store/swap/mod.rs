@@ -17,10 +17,10 @@ pub(crate) mod areas;
 pub mod raw;
 pub(crate) mod child_areas;
 
-pub(crate) use area::{Area, AreaError, Run};
+pub(crate) use area::{AreaError, Run, SwapArea};
 pub use area::{AreaFull, FixedPages};
-pub(crate) use areas::{Areas, Lanes};
 pub use areas::{Backing, Layout, MAX_AREAS, SharedPages};
+pub(crate) use areas::{Lanes, SwapAreas};
 pub(crate) use batch::SlotBatch;
 pub(crate) use child_areas::{ChildArea, ChildAreas, Opened};
 pub use cluster::CLUSTER_SLOTS;

@@ -4,7 +4,7 @@
 //! of it is free, it shrinks from its end, down to the last used cluster.
 
 use super::errors::AreaFull;
-use super::{Area, AreaConfig, lock, whole_clusters};
+use super::{AreaConfig, SwapArea, lock, whole_clusters};
 use crate::store::swap::cluster::{CLUSTER_BYTES, CLUSTER_SLOTS, PAGE_BYTES};
 use crate::store::swap::extent_map::AppendError;
 use std::sync::MutexGuard;
@@ -16,7 +16,7 @@ const GROW_ABOVE_USED_PERCENT: u64 = 50;
 /// Used share below which an area shrinks: so low that it does not grow again soon.
 const SHRINK_BELOW_USED_PERCENT: u64 = 25;
 
-impl Area {
+impl SwapArea {
     /// Grows before slots run out, if runs have become scarce.
     pub(super) fn grow_ahead(&self) {
         let total = match &self.share {

@@ -97,7 +97,7 @@ pub(crate) struct Run {
     pub(crate) len: usize,
 }
 
-pub(crate) struct Area {
+pub(crate) struct SwapArea {
     device: Box<dyn Device>,
     is_growing: bool,
     /// This process's part, if a tree of processes shares the area.
@@ -135,7 +135,7 @@ pub(crate) struct Area {
     gap_blocks: u64,
 }
 
-impl Area {
+impl SwapArea {
     /// Creates an area in a growing file. Claims no storage yet, but needs free space for a
     /// cluster, unless it may start full.
     pub(crate) fn growing(
@@ -385,7 +385,7 @@ impl Area {
         &self.polling
     }
 
-    /// Makes slots in use keep their content after they are freed, until [`Area::thaw`].
+    /// Makes slots in use keep their content after they are freed, until [`SwapArea::thaw`].
     pub(crate) fn freeze(&self) {
         self.slots.freeze();
     }

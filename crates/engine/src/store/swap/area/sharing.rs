@@ -6,7 +6,7 @@
 
 use super::errors::AreaFull;
 use super::tree_share::TreeShare;
-use super::{Area, lock};
+use super::{SwapArea, lock};
 use crate::store::swap::cluster::{CLUSTER_BYTES, PAGE_BYTES};
 use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -21,7 +21,7 @@ fn clusters_per_batch(free: usize) -> usize {
     (free / FREE_PART).min(MAX_CLUSTERS)
 }
 
-impl Area {
+impl SwapArea {
     /// Marks the storage as the parent's, in a child. Returns false if the child cannot read it.
     pub(crate) fn inherit(&self) -> bool {
         let is_readable = self.device.inherit();

@@ -35,7 +35,7 @@ impl Tree {
         Tree::new((clusters * CLUSTER_SLOTS) as u64)
     }
 
-    fn process_with(&self, share: TreeShare, discard: Discard) -> Area {
+    fn process_with(&self, share: TreeShare, discard: Discard) -> SwapArea {
         let pages = FixedPages {
             pages: self.pages,
             spans: vec![(0, self.pages, 0)],
@@ -43,10 +43,10 @@ impl Tree {
         };
         let polling = Polling::for_tests(Mode::Auto);
         let config = AreaConfig { cpus: 2, discard, ..AreaConfig::default() };
-        Area::shared(Box::new(self.disk.clone()), &pages, share, config, polling).unwrap()
+        SwapArea::shared(Box::new(self.disk.clone()), &pages, share, config, polling).unwrap()
     }
 
-    fn process(&self, mark: u64) -> Area {
+    fn process(&self, mark: u64) -> SwapArea {
         self.process_with(TreeShare::new(self.table, mark, None), Discard::None)
     }
 }
@@ -54,7 +54,7 @@ impl Tree {
 /// Clusters that are never empty: the first two, with the header and the bad pages.
 const KEPT: usize = 2;
 
-fn fill(area: &Area) -> Vec<Run> {
+fn fill(area: &SwapArea) -> Vec<Run> {
     std::iter::from_fn(|| area.alloc_run(0, 64).ok()).collect()
 }
 
@@ -62,11 +62,11 @@ fn slots_of(runs: &[Run]) -> BTreeSet<u64> {
     runs.iter().flat_map(|run| run.first..run.first + run.len as u64).collect()
 }
 
-fn free_all(area: &Area, runs: &[Run]) {
+fn free_all(area: &SwapArea, runs: &[Run]) {
     runs.iter().for_each(|run| area.free(run.first, run.len));
 }
 
-fn shrink(area: &Area) -> u64 {
+fn shrink(area: &SwapArea) -> u64 {
     area.share.as_ref().unwrap().next_check_ns.store(0, Relaxed);
     area.shrink()
 }

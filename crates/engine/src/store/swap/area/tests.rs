@@ -12,9 +12,9 @@ fn config(chunk_mib: u64) -> AreaConfig {
     AreaConfig { chunk_bytes: chunk_mib * MIB, cpus: 2, ..AreaConfig::default() }
 }
 
-fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, Area) {
+fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, SwapArea) {
     let device = SimDevice::new(capacity_mib * MIB, 1);
-    let area = Area::growing(Box::new(device.clone()), config, polling()).unwrap();
+    let area = SwapArea::growing(Box::new(device.clone()), config, polling()).unwrap();
     (device, area)
 }
 
@@ -32,13 +32,13 @@ fn stamped(run: Run) -> &'static mut [u8] {
     buf
 }
 
-fn holds(area: &Area, lane: &mut Lane, run: Run) -> bool {
+fn holds(area: &SwapArea, lane: &mut Lane, run: Run) -> bool {
     let read = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     area.read(lane, run.first, read).unwrap();
     read == stamped(run)
 }
 
-fn fill_up(area: &Area) -> (Vec<Run>, AreaFull) {
+fn fill_up(area: &SwapArea) -> (Vec<Run>, AreaFull) {
     let mut runs = Vec::new();
     loop {
         match area.alloc_run(0, 512) {
@@ -163,10 +163,10 @@ fn growth_failure_is_not_reported_as_full() {
 fn area_without_space_is_rejected() {
     let device = || Box::new(SimDevice::new(8 * MIB, 1));
     let tiny = AreaConfig { limit_bytes: Some(MIB), ..config(4) };
-    let error = Area::growing(device(), tiny, polling()).err().unwrap();
+    let error = SwapArea::growing(device(), tiny, polling()).err().unwrap();
     assert!(matches!(error, AreaError::LimitTooSmall { limit_bytes: MIB }), "{error}");
     let greedy = AreaConfig { reserve_bytes: 7 * MIB, ..config(4) };
-    let error = Area::growing(device(), greedy, polling()).err().unwrap();
+    let error = SwapArea::growing(device(), greedy, polling()).err().unwrap();
     assert!(matches!(error, AreaError::NoSpaceLeft { .. }), "{error}");
     assert!(error.to_string().contains("lower the reserve"), "{error}");
 }
@@ -176,7 +176,7 @@ fn area_that_starts_full_grows_when_space_is_free() {
     let device = SimDevice::new(8 * MIB, 1);
     device.take_space(8 * MIB);
     let config = AreaConfig { may_start_full: true, ..config(4) };
-    let area = Area::growing(Box::new(device.clone()), config, polling()).unwrap();
+    let area = SwapArea::growing(Box::new(device.clone()), config, polling()).unwrap();
     let full = area.alloc_run(0, 1).unwrap_err();
     assert!(matches!(full, AreaFull::Reserve { size_bytes: 0, .. }), "{full}");
     device.take_space(0);
@@ -292,7 +292,7 @@ fn exhausted_slot_keeps_content_in_frozen_area() {
 #[test]
 fn tables_use_dram_only_for_used_slots() {
     let device = Box::new(SimDevice::new(MIB << 10, 1));
-    let area = Area::growing(device, AreaConfig::default(), polling()).unwrap();
+    let area = SwapArea::growing(device, AreaConfig::default(), polling()).unwrap();
     assert_eq!(area.metadata_bytes(), 0);
     area.alloc_run(0, 1).unwrap();
     let little = area.metadata_bytes();
@@ -327,11 +327,11 @@ fn content_is_intact_while_area_grows() {
     assert_eq!(area.used_slots(), 0);
 }
 
-fn discarding(capacity_mib: u64, discard: Discard) -> (SimDevice, Area) {
+fn discarding(capacity_mib: u64, discard: Discard) -> (SimDevice, SwapArea) {
     simulated(capacity_mib, AreaConfig { discard, ..config(2) })
 }
 
-fn emptied(area: &Area) {
+fn emptied(area: &SwapArea) {
     let (runs, _) = fill_up(area);
     for run in runs {
         let kept = u64::from(run.first == 1);
@@ -439,7 +439,7 @@ fn area_shrinks_and_grows() {
     assert_eq!(area.shrink(), 0, "used clusters stay");
 }
 
-fn fixed(discard: Discard) -> (SimDevice, Area) {
+fn fixed(discard: Discard) -> (SimDevice, SwapArea) {
     let device = SimDevice::new(16 * MIB, 1);
     device.grow(0, 16 * MIB).unwrap();
     let pages = FixedPages {
@@ -448,7 +448,7 @@ fn fixed(discard: Discard) -> (SimDevice, Area) {
         bad_pages: vec![3, 1299],
     };
     let config = AreaConfig { discard, cpus: 2, ..AreaConfig::default() };
-    let area = Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
+    let area = SwapArea::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
     (device, area)
 }
 
@@ -491,7 +491,7 @@ fn area_is_discarded_before_use_on_request() {
     }
     let pages = FixedPages { pages: 600, spans: vec![(0, 600, 5)], bad_pages: vec![] };
     let config = AreaConfig { discard: Discard::Once, ..AreaConfig::default() };
-    Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
+    SwapArea::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
     let mut page = [1; PAGE_SIZE];
     device.read(&mut Lane::Plain, 5 * PAGE_BYTES, &mut page).unwrap();
     assert_eq!(page, stamp, "the header");
@@ -504,7 +504,7 @@ fn pages_without_extent_are_rejected() {
     for spans in [vec![], vec![(0, 10, 0)], vec![(1, 100, 0)], vec![(0, 50, 0), (60, 40, 60)]] {
         let pages = FixedPages { pages: 100, spans, bad_pages: vec![] };
         let device = Box::new(SimDevice::new(16 * MIB, 1));
-        let refused = Area::fixed(device, &pages, AreaConfig::default(), polling());
+        let refused = SwapArea::fixed(device, &pages, AreaConfig::default(), polling());
         assert!(matches!(
             refused.err().unwrap(),
             AreaError::Unmapped { .. } | AreaError::Extents(_)

@@ -1,6 +1,6 @@
 //! Transfers between buffers and slots, divided where extents end.
 
-use super::Area;
+use super::SwapArea;
 use crate::store::io::{IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
 use crate::store::swap::cluster::PAGE_BYTES;
 use softswap_sys::PAGE_SIZE;
@@ -9,7 +9,7 @@ use softswap_sys::raw::now_ns;
 /// Maximum number of pages of a transfer that takes hardly longer than one of a single page.
 const FEW_PAGES: usize = 15;
 
-impl Area {
+impl SwapArea {
     /// Writes one page to each of `slots`. After a failure their content is unknown.
     pub(crate) fn write_each(
         &self,
@@ -146,7 +146,7 @@ impl Area {
     }
 }
 
-/// Returns `next` of [`Area::read_pieces`] for a buffer of one page for each of `slots`.
+/// Returns `next` of [`SwapArea::read_pieces`] for a buffer of one page for each of `slots`.
 fn run_at(slots: impl Fn(usize) -> u64, bytes: usize) -> impl Fn(usize) -> (u64, usize) {
     move |done| {
         let at = done / PAGE_SIZE;

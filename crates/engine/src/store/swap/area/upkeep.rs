@@ -4,13 +4,13 @@
 //! its blocks. An area whose writes fail repeatedly, or that accepts none, is tried last.
 
 use super::health::Discarded;
-use super::{Area, AreaFull};
+use super::{AreaFull, SwapArea};
 use crate::store::io::IoError;
 use crate::store::swap::cluster::{CLUSTER_SLOTS, PAGE_BYTES};
 use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-impl Area {
+impl SwapArea {
     /// Discards one waiting cluster. No thread allocates from it during the discard.
     pub(crate) fn discard_one(&self) -> Discarded {
         let Some(cluster) = self.slots.take_waiting() else { return Discarded::Nothing };

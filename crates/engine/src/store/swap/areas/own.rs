@@ -4,14 +4,14 @@
 //! of their slots. It writes to areas that it adds. Each of these has a different key, because
 //! slots and generations repeat in the areas of different processes.
 
-use super::super::area::{Area, AreaError};
-use super::{Areas, Backing, Entry, MAX_AREAS, index_of};
+use super::super::area::{AreaError, SwapArea};
+use super::{Backing, Entry, MAX_AREAS, SwapAreas, index_of};
 use crate::codec::seal::Sealer;
 use crate::store::io::poll::Polling;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
-impl Areas {
+impl SwapAreas {
     /// Marks all areas as the parent's, in a child. Returns false if it cannot read all pages.
     pub(crate) fn inherit(&self) -> bool {
         self.first_own.store(self.count(), Release);
@@ -74,25 +74,25 @@ impl Areas {
         index_of(slot) < self.first_own()
     }
 
-    pub(crate) fn own(&self) -> impl Iterator<Item = &Area> {
+    pub(crate) fn own(&self) -> impl Iterator<Item = &SwapArea> {
         self.iter().skip(self.first_own())
     }
 
     /// Counts the slots of own areas, including those freed during a freeze.
     pub(crate) fn own_used_slots(&self) -> u64 {
-        self.own().map(Area::used_slots).sum()
+        self.own().map(SwapArea::used_slots).sum()
     }
 
     pub(crate) fn freeze(&self) {
         let mut freezes = self.lock_freezes();
         *freezes += 1;
-        self.own().for_each(Area::freeze);
+        self.own().for_each(SwapArea::freeze);
     }
 
     pub(crate) fn thaw(&self) {
         let mut freezes = self.lock_freezes();
         *freezes = freezes.saturating_sub(1);
-        self.own().for_each(Area::thaw);
+        self.own().for_each(SwapArea::thaw);
     }
 
     fn lock_freezes(&self) -> MutexGuard<'_, u32> {
