@@ -1,6 +1,7 @@
 /* Handlers run on the stack that Linux would use, with a complete frame. The context can be read
  * and changed. Jumps into and out of the handler work. Registers and the red zone are preserved. */
 #include "abi.h"
+#include <execinfo.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -441,4 +442,39 @@ CASE(mask_of_a_waiting_call)
     raise(SIGUSR2);
     RESULT(ppoll(NULL, 0, NULL, &local));
     say("handlers %d", count);
+}
+
+/* Unwinders find the caller of a call that waits. */
+__attribute__((noinline)) static long wait_in(int how)
+{
+    static sigset_t empty;
+    struct timespec forever = {1000, 0};
+    long result = how == 0 ? sigsuspend(&empty)
+                : how == 1 ? ppoll(NULL, 0, &forever, &empty)
+                : how == 2 ? pselect(0, NULL, NULL, NULL, &forever, &empty)
+                           : read(ends[0], data + LEN / 2, 4);
+    return result;
+}
+__attribute__((noinline)) static void look_for_caller(int signal, siginfo_t *info, void *context)
+{
+    (void)signal, (void)info, (void)context;
+    void *frames[64];
+    int depth = backtrace(frames, 64), found = 0;
+    for (int i = 0; i < depth; i++)
+        found |= (char *)frames[i] > (char *)wait_in && (char *)frames[i] < (char *)look_for_caller;
+    say("caller found %d", found);
+}
+CASE(callers_of_waiting_calls_are_found)
+{
+    start();
+    void *frame;
+    backtrace(&frame, 1); /* loads the unwinder */
+    handle(SIGUSR1, 0, look_for_caller);
+    MUST(pipe(ends));
+    for (int how = 0; how < 4; how++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, kick, (void *)pthread_self());
+        RESULT(wait_in(how));
+        pthread_join(thread, NULL);
+    }
 }
