@@ -6,7 +6,7 @@ use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
 use softswap_engine::store::io::{Device, Lane, MirrorDevice, RemoteDevice};
 use softswap_remote::serve::serve;
 use softswap_shared::request_queue::{
-    Area, Areas, Operation, Page, RequestQueue, SHAPE, hold_tree,
+    Operation, Page, RemoteArea, RemoteAreas, RequestQueue, SHAPE, hold_tree,
 };
 use softswap_sys::process_identity::ProcessIdentity;
 use softswap_testkit::SimDevice;
@@ -40,7 +40,7 @@ impl Fixture {
     /// Dropping the result stops the server abruptly, as a kill does.
     fn serve(&self) -> tokio::runtime::Runtime {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let areas = Areas::open(self.queue, self.fd.as_raw_fd()).unwrap();
+        let areas = RemoteAreas::open(self.queue, self.fd.as_raw_fd()).unwrap();
         runtime.spawn(serve(self.queue, areas, Arc::clone(&self.store), std::future::pending()));
         runtime
     }
@@ -118,8 +118,8 @@ fn removed_area_is_deleted_and_areas_are_separate() {
 fn requests_to_removed_area_store_nothing() {
     let fixture = Fixture::new(InMemory::default());
     let _server = fixture.serve();
-    let areas = Areas::open(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
-    let area = Area::take(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
+    let areas = RemoteAreas::open(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
+    let area = RemoteArea::take(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
     assert!(area.claim(512));
     let number = area.number();
     drop(area);
@@ -136,7 +136,7 @@ fn requests_to_removed_area_store_nothing() {
 #[test]
 fn helper_exits_without_run_and_processes() {
     let fixture = Fixture::new(InMemory::default());
-    let areas = Areas::open(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
+    let areas = RemoteAreas::open(fixture.queue, fixture.fd.as_raw_fd()).unwrap();
     let device = fixture.device();
     let tree = std::fs::File::options()
         .read(true)
