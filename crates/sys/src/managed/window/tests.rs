@@ -136,15 +136,20 @@ fn take_out_an_unreadable_page() {
 #[test]
 fn unshared_part_of_a_huge_page_is_moved() {
     const COUNT: usize = 512;
-    const NO_HUGE_PAGES: i32 = 3;
+    const NO_MOVE: i32 = 3;
+    const NO_HUGE_PAGES: i32 = 4;
     let ended = in_child(|| {
         let window = Window::reserve(1, false).unwrap();
+        if !window.uses_move() {
+            return NO_MOVE;
+        }
         let (start, len) = (window.base(), COUNT * PAGE_SIZE);
         for page in 0..COUNT as u64 {
             assert_eq!(window.install(page, &[7; PAGE_SIZE], Writes::Allowed).pages, 1);
         }
         window.advise(start, len, libc::MADV_HUGEPAGE).unwrap();
-        if !window.uses_move() || window.advise(start, len, libc::MADV_COLLAPSE).is_err() {
+        // Fails for a moment while the kernel migrates a page or has no free huge page.
+        if (0..100).all(|_| window.advise(start, len, libc::MADV_COLLAPSE).is_err()) {
             return NO_HUGE_PAGES;
         }
         window.inherit(&[(0, COUNT)], true).unwrap();
@@ -175,7 +180,11 @@ fn unshared_part_of_a_huge_page_is_moved() {
         assert_eq!(content_of(&window, 2), 7);
         0
     });
-    assert!(matches!(ended.unwrap(), Ended::Exit(0 | NO_HUGE_PAGES)));
+    match ended.unwrap() {
+        Ended::Exit(NO_MOVE) => eprintln!("skipped: no UFFDIO_MOVE here"),
+        Ended::Exit(NO_HUGE_PAGES) => eprintln!("skipped: the kernel collapses no pages here"),
+        ended => assert_eq!(ended, Ended::Exit(0)),
+    }
 }
 
 fn flags_of_mapping(address: usize) -> Vec<String> {
