@@ -137,6 +137,8 @@ static void fork_all_ways(void)
     if (pid > 0) {
         say_end("forkpty", pid);
         close(terminal);
+    } else {
+        say("forkpty: %s", strerrorname_np(errno));
     }
     say("handlers %d %d %d, wrong %zu", prepared, in_parent, in_child, wrong(local, sizeof local, 7));
 }
