@@ -14,11 +14,9 @@ use crate::base::real::real;
 use crate::base::{instance, uaccess};
 use crate::memory::sleep_gate;
 use crate::process::engine_threads;
-use softswap_sys::nested_pointer_table::structure_of;
+use softswap_sys::nested_pointer_table::{SYS_LSM_SET_SELF_ATTR, structure_of};
 use std::ffi::c_void;
 
-const SYS_LANDLOCK_RESTRICT_SELF: i64 = 446;
-const SYS_LSM_SET_SELF_ATTR: i64 = 460;
 /// Refused, as by a kernel without KSM: a merged page loses its protection (Linux 6.18).
 const PR_SET_MEMORY_MERGE: i32 = 67;
 
@@ -82,7 +80,9 @@ fn answer_of(number: i64) -> Option<Answer> {
         libc::SYS_setfsgid => without_engine_threads::<{ libc::SYS_setfsgid }>,
         libc::SYS_setgroups => without_engine_threads::<{ libc::SYS_setgroups }>,
         libc::SYS_keyctl => keyctl,
-        SYS_LANDLOCK_RESTRICT_SELF => without_engine_threads::<SYS_LANDLOCK_RESTRICT_SELF>,
+        libc::SYS_landlock_restrict_self => {
+            without_engine_threads::<{ libc::SYS_landlock_restrict_self }>
+        }
         SYS_LSM_SET_SELF_ATTR => without_engine_threads::<SYS_LSM_SET_SELF_ATTR>,
         _ => return None,
     })

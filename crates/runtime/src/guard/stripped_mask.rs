@@ -4,11 +4,11 @@ use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
 use crate::signals::sets::engine_signals;
 use crate::signals::temporary_mask;
+use softswap_sys::nested_pointer_table::SYS_IO_PGETEVENTS;
 use softswap_sys::signals::Mask;
 
 /// Returns the mask's argument, and true if it points to a pair of the mask's address and size.
 fn position_of_mask(number: i64) -> Option<(usize, bool)> {
-    const SYS_IO_PGETEVENTS: i64 = 333;
     match number {
         libc::SYS_rt_sigsuspend => Some((0, false)),
         libc::SYS_ppoll => Some((3, false)),

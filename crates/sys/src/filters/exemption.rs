@@ -47,7 +47,7 @@ use Is::{High, In, Null, OwnPid, With, Without};
 
 type Rule = (i64, &'static [(u32, Is)]);
 
-const BLKGETSIZE64: u32 = 0x8008_1272;
+pub const BLKGETSIZE64: u32 = 0x8008_1272;
 /// `_IOWR('f', 11, struct fiemap)`.
 pub(crate) const FS_IOC_FIEMAP: u32 = 0xC020_660B;
 /// The calling thread, as a pidfd.

@@ -3,7 +3,9 @@
 //! For a call without a [`Structure`], [`walk_of`] returns the bytes that may hold pointers. The
 //! caller then treats every word that is an address of managed memory as one.
 
-pub use crate::pointer_table::{SYS_FUTEX_REQUEUE, SYS_GETXATTRAT, SYS_SETXATTRAT};
+pub use crate::pointer_table::{
+    SYS_FUTEX_REQUEUE, SYS_GETXATTRAT, SYS_IO_PGETEVENTS, SYS_LSM_SET_SELF_ATTR, SYS_SETXATTRAT,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {

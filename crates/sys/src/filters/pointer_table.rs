@@ -13,7 +13,7 @@ use Pointee::{
 use libc::*;
 
 // Calls that the libc crate does not define yet.
-const SYS_IO_PGETEVENTS: i64 = 333;
+pub const SYS_IO_PGETEVENTS: i64 = 333;
 const SYS_URETPROBE: i64 = 335;
 const SYS_UPROBE: i64 = 336;
 const SYS_CACHESTAT: i64 = 451;
@@ -24,7 +24,7 @@ pub const SYS_FUTEX_REQUEUE: i64 = 456;
 const SYS_STATMOUNT: i64 = 457;
 const SYS_LISTMOUNT: i64 = 458;
 const SYS_LSM_GET_SELF_ATTR: i64 = 459;
-const SYS_LSM_SET_SELF_ATTR: i64 = 460;
+pub const SYS_LSM_SET_SELF_ATTR: i64 = 460;
 const SYS_LSM_LIST_MODULES: i64 = 461;
 pub const SYS_SETXATTRAT: i64 = 463;
 pub const SYS_GETXATTRAT: i64 = 464;

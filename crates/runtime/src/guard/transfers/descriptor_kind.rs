@@ -2,6 +2,7 @@
 
 use crate::base::guarded_call;
 use crate::base::issue_call::engine_syscall;
+use softswap_sys::exemption::BLKGETSIZE64;
 use softswap_sys::raw::{self, socket_option};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +52,9 @@ pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
 }
 
 fn disk(fd: usize) -> Kind {
-    const BLKGETSIZE64: usize = 0x8008_1272;
     let mut len = 0_u64;
-    match engine_syscall(libc::SYS_ioctl, [fd, BLKGETSIZE64, &raw mut len as usize, 0, 0, 0]) {
+    let arguments = [fd, BLKGETSIZE64 as usize, &raw mut len as usize, 0, 0, 0];
+    match engine_syscall(libc::SYS_ioctl, arguments) {
         0 => Kind::Disk { len },
         _ => Kind::Whole,
     }

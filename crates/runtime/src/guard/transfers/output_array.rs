@@ -8,10 +8,10 @@ use crate::base::errno::refused;
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::nested_pointer_table::SYS_IO_PGETEVENTS;
 
 /// `None` if the call does not fill the array of its argument `index`.
 fn element_bytes(number: i64, index: u8) -> Option<usize> {
-    const SYS_IO_PGETEVENTS: i64 = 333;
     Some(match (number, index) {
         (libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2, 1) => {
             size_of::<libc::epoll_event>()

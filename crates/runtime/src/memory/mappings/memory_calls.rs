@@ -1,8 +1,7 @@
 //! Dispatch of memory calls to the engine or the kernel.
 
 use super::mapping_limit::issue_with_room;
-use super::sealing::{self, SYS_MSEAL};
-use super::{address_choice, mremap, program_break, ranges};
+use super::{address_choice, mremap, program_break, ranges, sealing};
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::issue_call::{Answer, Arguments, answered_by, issue};
 use crate::base::large_blocks::{self, NO_CALLER};
@@ -64,7 +63,7 @@ pub(crate) fn handle(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         libc::SYS_mlock2 if third & !(libc::MLOCK_ONFAULT as usize) != 0 => refused(libc::EINVAL),
         libc::SYS_mlock2 => ranges::lock(engine, address, len),
         libc::SYS_munlock => ranges::unlock(engine, address, len),
-        SYS_MSEAL => sealing::seal(engine, address, len, third),
+        libc::SYS_mseal => sealing::seal(engine, address, len, third),
         libc::SYS_msync => ranges::sync(engine, address, len, third as i32),
         _ => return None,
     })
@@ -76,7 +75,7 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
         libc::SYS_mlockall => ranges::lock_all,
         libc::SYS_munlockall => ranges::unlock_all,
         libc::SYS_process_madvise => ranges::advise_process,
-        SYS_MSEAL => sealing::seal_any,
+        libc::SYS_mseal => sealing::seal_any,
         libc::SYS_brk => program_break::set_break,
         libc::SYS_mmap => map,
         libc::SYS_munmap => unmap_range,

@@ -15,7 +15,6 @@ use softswap_engine::memory::address_space::{AtFork, Kind};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 
-const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_SOFT_OFFLINE: i32 = 101;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
@@ -172,7 +171,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
         libc::MADV_DONTNEED | libc::MADV_FREE => {
             result_of(signals::with_all_blocked(|| engine.discard(address, len)))
         }
-        MADV_DONTNEED_LOCKED => {
+        libc::MADV_DONTNEED_LOCKED => {
             result_of(signals::with_all_blocked(|| engine.discard_locked(address, len)))
         }
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {

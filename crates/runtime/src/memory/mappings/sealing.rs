@@ -12,9 +12,6 @@ use softswap_sys::{PAGE_SIZE, signals};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) const SYS_MSEAL: i64 = 462;
-const MADV_DONTNEED_LOCKED: i32 = 24;
-
 /// Set once a range in the window is sealed. Children inherit the flag with the seals.
 static ANY_SEALED: AtomicBool = AtomicBool::new(false);
 
@@ -27,7 +24,7 @@ pub(super) fn discards(advice: i32) -> bool {
             | libc::MADV_REMOVE
             | libc::MADV_DONTFORK
             | libc::MADV_WIPEONFORK
-            | MADV_DONTNEED_LOCKED
+            | libc::MADV_DONTNEED_LOCKED
     )
 }
 
@@ -40,7 +37,7 @@ pub(super) fn first_kept(engine: &Engine, address: usize, len: usize) -> Option<
 /// Seals a range of the window, after Linux's checks in Linux's order.
 pub(super) fn seal(engine: &Engine, address: usize, len: usize, flags: usize) -> isize {
     // The kernel may lack the call.
-    let known = issue(SYS_MSEAL, [0, 0, flags, 0, 0, 0]);
+    let known = issue(libc::SYS_mseal, [0, 0, flags, 0, 0, 0]);
     if known < 0 {
         return known;
     }
@@ -57,7 +54,7 @@ pub(super) fn seal(engine: &Engine, address: usize, len: usize, flags: usize) ->
     for (start, len, kind) in parts {
         let result = match kind {
             Kind::Managed => result_of(signals::with_all_blocked(|| engine.seal(start, len))),
-            _ => issue(SYS_MSEAL, [start, len, 0, 0, 0, 0]),
+            _ => issue(libc::SYS_mseal, [start, len, 0, 0, 0, 0]),
         };
         if result < 0 {
             return result;
@@ -77,7 +74,7 @@ pub(super) fn seal_any(arguments: Arguments) -> isize {
         Some(engine) if engine.contains(address) => seal(engine, address, len, flags),
         // An engine that starts later could not evict memory that the kernel has sealed.
         None if instance::is_in_window(address) && instance::may_wake() => refused(libc::ENOSYS),
-        _ => issue(SYS_MSEAL, arguments),
+        _ => issue(libc::SYS_mseal, arguments),
     }
 }
 
