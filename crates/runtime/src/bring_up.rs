@@ -9,10 +9,10 @@ use crate::process::{
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::engine::waking::Before;
-use softswap_engine::api::open_areas::{OpenError, open};
+use softswap_engine::api::open_areas::{OpenError, not_on_disk, open};
 use softswap_engine::api::settings::{Config, ENV_PREFIX, Faults};
 use softswap_engine::store::swap::Backing;
-use softswap_sys::file::{FileError, on_disk};
+use softswap_sys::file::FileError;
 use softswap_sys::linked::is_go_program;
 use softswap_sys::signals::{self, SIGBUS, SIGSEGV, SIGSYS};
 use softswap_sys::{exemption, raw, seccomp};
@@ -91,8 +91,7 @@ fn note_if_unlocked(bytes: usize, config: &Config) {
 
 /// Notes swap directories in DRAM: in a sandbox, a tmpfs may cover the disk.
 fn note_if_in_memory(config: &Config) {
-    let directories = config.areas.iter().filter(|area| area.path.is_dir());
-    for error in directories.filter_map(|area| on_disk(&area.path).err()) {
+    for error in not_on_disk(&config.areas) {
         if matches!(error, FileError::InMemory { .. }) && !config.quiet {
             let process = raw::current_process();
             raw::write_stderr(format!("softswap: note: process {process}: {error}\n").as_bytes());

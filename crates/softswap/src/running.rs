@@ -4,14 +4,13 @@ use crate::error::{Error, Result};
 use crate::fork::ForkLock;
 use softswap_engine::api::engine::pinning::{Pinned, Then};
 use softswap_engine::api::engine::{Engine, StartError};
-use softswap_engine::api::open_areas::{OpenError, open};
+use softswap_engine::api::open_areas::{OpenError, not_on_disk, open};
 use softswap_engine::api::settings::{Config, Faults, MIN_MEMORY_BYTES};
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::file::on_disk;
 use softswap_sys::memory::{Reservations, reserve_u64};
 use softswap_sys::own_threads::Thread;
 use softswap_sys::raw::{self, now_ns};
@@ -150,17 +149,10 @@ fn convert_registration_error(error: io::Error) -> Error {
     Error::NoAddresses { reason }
 }
 
-/// Rejects directories whose files are not on a disk, as `softswap run` does.
-fn check_on_disk(config: &Config) -> Result<()> {
-    let directories = config.areas.iter().map(|area| &area.path).filter(|path| path.is_dir());
-    for directory in directories {
-        on_disk(directory).map_err(OpenError::from)?;
-    }
-    Ok(())
-}
-
 fn start(config: &Config) -> Result<Engine> {
-    check_on_disk(config)?;
+    if let Some(error) = not_on_disk(&config.areas).next() {
+        return Err(OpenError::from(error).into());
+    }
     let stats = Stats::new(reserve_u64(STATS_WORDS)?);
     let areas = open(&config.areas, None, config.reserve_bytes, config.avoid_io_uring);
     let areas = areas.collect::<std::result::Result<Vec<_>, _>>()?;

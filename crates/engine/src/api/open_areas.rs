@@ -10,7 +10,7 @@ use crate::store::swap::{CLUSTER_SLOTS, Discard, FixedPages, SharedPages};
 use softswap_shared::cluster_table::{ClusterTables, MARK_OF_TREE, SharedArea};
 use softswap_shared::request_queue::NoArea;
 use softswap_sys::block_map::{BlockExtent, Fingerprint};
-use softswap_sys::file::{FileError, SwapFile};
+use softswap_sys::file::{FileError, SwapFile, on_disk};
 use softswap_sys::raw_device::RawError;
 use softswap_sys::{PAGE_SIZE, Page, block_map, open_mark, own_descriptors};
 use std::os::fd::AsFd;
@@ -41,6 +41,12 @@ pub enum OpenError {
          that parent, or add a directory with --swap", path.display()
     )]
     Unreachable { path: PathBuf },
+}
+
+/// Yields an error for each swap directory whose files are not on a disk.
+pub fn not_on_disk(specs: &[AreaSpec]) -> impl Iterator<Item = FileError> {
+    let directories = specs.iter().map(|spec| &spec.path).filter(|path| path.is_dir());
+    directories.filter_map(|path| on_disk(path).err())
 }
 
 /// Yields an error in place of each area that is not usable. `tables` are for areas shared by a
