@@ -135,7 +135,7 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
     let Some(engine) = instance::engine() else { return len };
-    let len = len.min(engine.half_of_budget_bytes() / 2);
+    let len = len.min(engine.bring_in_limit_bytes());
     let page = |at: usize| at & !(PAGE_SIZE - 1);
     let mut done = 0;
     while done < len && uaccess::can_read(address.wrapping_add(done)) {

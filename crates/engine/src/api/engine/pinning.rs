@@ -50,6 +50,11 @@ impl Engine {
         self.core.memory.budget.target_bytes() / 2
     }
 
+    /// Returns the number of bytes that one [`Engine::bring_in`] faults in at most.
+    pub fn bring_in_limit_bytes(&self) -> usize {
+        self.half_of_budget_bytes() / 2
+    }
+
     /// Returns the maximum number of bytes that one call pins.
     pub fn call_limit_bytes(&self) -> usize {
         let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
@@ -120,15 +125,16 @@ impl Engine {
         self.held.waiting.store(0, Relaxed);
     }
 
-    /// Faults a range in for an access from outside the program, up to a quarter of the budget.
-    /// Returns the length of that part. Skips pages that are unmanaged or not mapped.
+    /// Faults a range in for an access from outside the program, up to
+    /// [`Engine::bring_in_limit_bytes`]. Returns the length of that part. Skips pages that are
+    /// unmanaged or not mapped.
     pub fn bring_in(
         &self,
         address: usize,
         len: usize,
         access: Access,
     ) -> Result<usize, FaultError> {
-        let len = len.min(self.half_of_budget_bytes() / 2);
+        let len = len.min(self.bring_in_limit_bytes());
         let end = address.saturating_add(len);
         let mut at = address;
         while at < end {
