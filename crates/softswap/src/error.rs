@@ -7,6 +7,9 @@ use softswap_engine::core::errors::FaultError;
 use softswap_engine::store::swap::named::ActivateError;
 use std::io;
 
+/// A pool's last remedy, for [`FaultError::message`].
+pub(crate) const RAISE_BUDGET: &str = "raise the pool's budget";
+
 const EIO: i32 = 5;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
@@ -176,7 +179,7 @@ impl Error {
 
 impl From<FaultError> for Error {
     fn from(error: FaultError) -> Error {
-        Error::Page(error.to_string())
+        Error::Page(error.message(RAISE_BUDGET).to_string())
     }
 }
 
@@ -201,6 +204,23 @@ impl From<LimitRefused> for Error {
         match refused {
             LimitRefused::Tables(error) => Error::Kernel(error),
             refused => Error::Limit(refused.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_engine::core::errors::{Exhausted, NoSlot};
+    use softswap_engine::store::swap::AreaFull;
+
+    #[test]
+    fn messages_name_the_setting_of_the_pool() {
+        let full = Exhausted::NoSlot(NoSlot::from(AreaFull::Failed));
+        let pinned = Exhausted::NoVictims { limit_mib: 16, other_mib: 2, pages_mib: 14 };
+        for (cause, end) in [(full, ", or"), (pinned, ";")] {
+            let text = Error::from(FaultError::from(cause)).to_string();
+            assert!(text.ends_with(&format!("{end} raise the pool's budget")), "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Starts and stops an engine, its threads and its fault handling.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, RAISE_BUDGET, Result};
 use crate::fork::ForkLock;
 use softswap_engine::api::engine::pinning::{Pinned, Then};
 use softswap_engine::api::engine::{Engine, StartError};
@@ -64,8 +64,9 @@ pub(crate) fn release_pins(engine: &Engine, address: usize, len: usize) {
 }
 
 fn report(address: usize, error: &FaultError) {
+    let why = error.message(RAISE_BUDGET);
     raw::write_stderr_fmt(format_args!(
-        "softswap: the page at {address:#x} of a region cannot be faulted in: {error}\n"
+        "softswap: the page at {address:#x} of a region cannot be faulted in: {why}\n"
     ));
 }
 

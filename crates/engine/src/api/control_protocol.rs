@@ -19,6 +19,7 @@ use crate::api::engine::Engine;
 use crate::api::live_settings;
 use crate::base::access::Access;
 use crate::base::stats::{STATS_VERSION, STATS_WORDS, Stats};
+use crate::core::errors::RAISE_MEMORY;
 use softswap_sys::control_socket::Peer;
 use std::fmt::Write;
 use std::io;
@@ -201,7 +202,9 @@ pub fn carry_out(
         ),
         Request::Touch(address, len, access) => match engine.bring_in(address, len, access) {
             Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
-            Err(why) => Err(format!("the pages cannot be faulted in: {why}")),
+            Err(why) => {
+                Err(format!("the pages cannot be faulted in: {}", why.message(RAISE_MEMORY)))
+            }
         },
     }
 }

@@ -7,7 +7,11 @@ use crate::store::io::IoError;
 use crate::store::pool::Damaged;
 use crate::store::swap::AreaFull;
 use softswap_sys::raw::write_stderr;
+use std::fmt::{self, Display};
 use std::io;
+
+/// Remedy of programs under `softswap run`, for [`FaultError::message`].
+pub const RAISE_MEMORY: &str = "raise --memory";
 
 /// Aborts the process, because continuing would lose a page.
 pub(crate) fn die(stats: Stats, why: &str) -> ! {
@@ -38,7 +42,7 @@ pub enum FaultError {
     Exhausted(#[from] Exhausted),
     #[error(
         "the kernel refused to map a page ({0}); raise `ulimit -v` and the container's memory \
-         limit if they are below --memory"
+         limit if they are below the budget"
     )]
     Install(io::Error),
     #[error(
@@ -49,6 +53,18 @@ pub enum FaultError {
 }
 
 impl FaultError {
+    /// Returns the text with all remedies. `more_memory` is the last remedy of exhausted memory, in
+    /// the terms of the user's interface.
+    pub fn message(&self, more_memory: &str) -> impl Display {
+        fmt::from_fn(move |f| match self {
+            FaultError::Exhausted(Exhausted::NoSlot(_)) => write!(f, "{self}, or {more_memory}"),
+            FaultError::Exhausted(Exhausted::NoVictims { .. }) => {
+                write!(f, "{self}; {more_memory}")
+            }
+            _ => write!(f, "{self}"),
+        })
+    }
+
     /// Returns true if the thread should only take a signal and retry.
     pub fn is_for_a_signal(&self) -> bool {
         matches!(self, FaultError::Exhausted(Exhausted::Signal))
@@ -86,7 +102,7 @@ pub enum Exhausted {
     NoSlot(NoSlot),
     #[error(
         "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB, and the \
-         remaining {pages_mib} MiB of pages are pinned; raise --memory"
+         remaining {pages_mib} MiB of pages are pinned"
     )]
     NoVictims { limit_mib: usize, other_mib: usize, pages_mib: usize },
     #[error("a signal is pending")]
@@ -97,14 +113,11 @@ pub enum Exhausted {
 pub enum NoSlot {
     #[error(transparent)]
     Area(#[from] AreaFull),
-    #[error(
-        "a forked child cannot write to the swap area of its parent; let the child call exec, or \
-         raise --memory"
-    )]
+    #[error("a forked child cannot write to the swap area of its parent; let the child call exec")]
     ForkedChild,
     #[error(
         "a forked child cannot write to the swap area of its parent, and cannot create its own \
-         ({0}); add a writable directory with --swap, or raise --memory"
+         ({0}); add a writable directory with --swap"
     )]
     NoOwnArea(String),
 }

@@ -12,7 +12,7 @@ use softswap_engine::api::settings::{AreaSpec, Config, PoolLimit};
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats, StopReason};
 use softswap_engine::codec::{CodecError, compressed_slot, seal::NoKey};
-use softswap_engine::core::errors::{DecompressError, Exhausted, FaultError, NoSlot};
+use softswap_engine::core::errors::{DecompressError, Exhausted, FaultError, NoSlot, RAISE_MEMORY};
 use softswap_engine::policy::mechanism::Without;
 use softswap_engine::store::io::{IoErrorKind, Operation};
 use softswap_engine::store::pool::CompressedPool;
@@ -292,7 +292,8 @@ fn messages_state_cause_and_remedy() {
     let not_opened = open_areas::open(&nowhere, None, 0, true).next().unwrap().err().unwrap();
     let slots = SlotAllocator::new(1, 1).unwrap();
     slots.grow(1);
-    let full = AreaFull::Limit { limit_bytes: 1 << 20 };
+    let full = NoSlot::from(AreaFull::Limit { limit_bytes: 1 << 20 });
+    let full = FaultError::from(Exhausted::NoSlot(full));
     let rows: [(String, &str); 17] = [
         (start(1 << 20), "a budget of 1 MiB is below the minimum"),
         (start(1 << 30), "0 swap areas were given; give at least one"),
@@ -311,7 +312,10 @@ fn messages_state_cause_and_remedy() {
         (ExtentMap::new(1).unwrap().lookup(7).unwrap_err().to_string(), "page 7 is outside"),
         (slots.free(7, 1).unwrap_err().to_string(), "slots 7..8"),
         (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
-        (full.to_string(), "`--swap DIR:SIZE`, add another swap area, or raise --memory"),
+        (
+            full.message(RAISE_MEMORY).to_string(),
+            "`--swap DIR:SIZE`, add another swap area, or raise --memory",
+        ),
         (
             DecompressError::from(CodecError::UnknownTag { tag: 3 }).to_string(),
             "cannot be decompressed (compressed page has",

@@ -8,7 +8,7 @@ use crate::base::{fault_samples, instance};
 use softswap_engine::api::fault_samples::Toucher;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, Tier};
-use softswap_engine::core::errors::FaultError;
+use softswap_engine::core::errors::{FaultError, RAISE_MEMORY};
 use softswap_sys::signals::{self, Action, Context, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use softswap_sys::{raw, threads};
 use std::io;
@@ -128,7 +128,7 @@ fn info_of(address: usize, error: &FaultError) -> siginfo_t {
     if let (Some(engine), Some(reason)) = (instance::engine(), error.stop_reason()) {
         engine.stats().set(Counter::StopReason, reason as u64);
     }
-    let pid = raw::current_process();
-    raw::write_stderr_fmt(format_args!("softswap: stopping the program (pid {pid}): {error}\n"));
+    let (pid, why) = (raw::current_process(), error.message(RAISE_MEMORY));
+    raw::write_stderr_fmt(format_args!("softswap: stopping the program (pid {pid}): {why}\n"));
     signals::bus_info()
 }

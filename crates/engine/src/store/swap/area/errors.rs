@@ -54,72 +54,66 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     if reserve_bytes == 0 {
         return format!(
             "swap area is full at {size}: its file system has only {free} free; free disk space, \
-             add a swap area on another file system, or raise --memory"
+             add a swap area on another file system"
         );
     }
     format!(
         "swap area is full at {size}: its file system has {free} free, and the reserve is \
-         {reserve}; free disk space, lower the reserve, add a swap area elsewhere, or raise \
-         --memory"
+         {reserve}; free disk space, lower the reserve, add a swap area elsewhere"
     )
 }
 
+/// `FaultError::message` adds the last remedy, more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     #[error(
         "swap area is full: its limit of {} is used up; raise SIZE in `--swap DIR:SIZE`, add \
-         another swap area, or raise --memory",
+         another swap area",
         ByteSize(*limit_bytes)
     )]
     Limit { limit_bytes: u64 },
     #[error("{}", full_text(*size_bytes, *free_bytes, *reserve_bytes))]
     Reserve { size_bytes: u64, free_bytes: u64, reserve_bytes: u64 },
     #[error(
-        "swap area is full at {}: {cause}; free disk space, add a swap area elsewhere, or raise \
-         --memory",
+        "swap area is full at {}: {cause}; free disk space, add a swap area elsewhere",
         ByteSize(*size_bytes)
     )]
     NoSpace { size_bytes: u64, cause: IoError },
     /// The tables, sized at the creation of the area, are full.
     #[error(
         "swap area is full: its tables were sized at the start for {}; restart to use space that \
-         became free since then, add another swap area, or raise --memory",
+         became free since then, add another swap area",
         ByteSize(*size_bytes)
     )]
     Tables { size_bytes: u64 },
     #[error(
-        "swap area cannot grow beyond {}: {cause}; add a swap area on another device, or raise \
-         --memory",
+        "swap area cannot grow beyond {}: {cause}; add a swap area on another device",
         ByteSize(*size_bytes)
     )]
     Device { size_bytes: u64, cause: IoError },
     #[error(
-        "swap area is full: all of its {} are in use; add another swap area, use a larger one, or \
-         raise --memory",
+        "swap area is full: all of its {} are in use; add another swap area, use a larger one",
         ByteSize(*size_bytes)
     )]
     Fixed { size_bytes: u64 },
     #[error(
         "swap area is full: all of its {} are in use, {} of them by this process and the rest by \
-         other processes of its tree; add another swap area, use a larger one, or raise --memory",
+         other processes of its tree; add another swap area, use a larger one",
         ByteSize(*size_bytes), ByteSize(*own_bytes)
     )]
     Shared { size_bytes: u64, own_bytes: u64 },
     #[error(
         "all {areas} swap areas ({}) are full; add another one, raise SIZE in `--swap DIR:SIZE`, \
-         free disk space, or raise --memory",
+         free disk space",
         ByteSize(*size_bytes)
     )]
     Every { areas: usize, size_bytes: u64 },
     #[error(
         "the swap area cannot be written any more: {cause}; repair the device, add a swap area \
-         elsewhere, or raise --memory"
+         elsewhere"
     )]
     Write { cause: IoError },
-    #[error(
-        "no swap area works any more; repair the devices, add a swap area elsewhere, or raise \
-         --memory"
-    )]
+    #[error("no swap area works any more; repair the devices, add a swap area elsewhere")]
     Failed,
 }
 
