@@ -80,6 +80,7 @@ CASE(requests_of_other_devices)
     RESULT(ioctl(fd, 0xc018646d, at));  /* DRM_IOCTL_RADEON_GEM_USERPTR */
     RESULT(ioctl(fd, 0x40886445, at));  /* DRM_IOCTL_XE_VM_BIND */
     RESULT(ioctl(fd, 0xc0284b16, at));  /* AMDKFD_IOC_ALLOC_MEMORY_OF_GPU */
+    RESULT(ioctl(fd, 0xc0184b20, at));  /* AMDKFD_IOC_SVM */
     RESULT(ioctl(fd, 0xc100565c, at));  /* VIDIOC_CREATE_BUFS */
     RESULT(ioctl(-1, 0xaf01, 0));
 }

@@ -5,7 +5,7 @@
 //! | memory of a virtual machine (KVM) | pinned until the slot gets other memory |
 //! | a USB transfer in progress | pinned until it is reaped |
 //! | vhost, user pointers of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
-//! | the same by amdkfd and xe, with which programs register all memory | fails for managed memory only |
+//! | the same by amdkfd and xe, with which programs register all memory, and shared virtual memory | fails for managed memory only |
 //!
 //! The sum is limited to what a program may lock ([`Engine::may_lock`]). Beyond that the request
 //! fails with ENOMEM. The first refusal prints its reason.
@@ -41,6 +41,7 @@ const USER_POINTERS: [u32; 4] =
 const XE_VM_BIND: u32 = 0x4088_6445;
 // <linux/kfd_ioctl.h>
 const AMDKFD_ALLOC_MEMORY_OF_GPU: u32 = 0xc028_4b16;
+const AMDKFD_SVM: u32 = 0xc018_4b20;
 
 const VM_NAME: &[u8] = b"anon_inode:kvm-vm";
 
@@ -63,12 +64,21 @@ pub(super) fn become_child(engine: &Engine) {
     NAMED.with(|all| all.drain(..).for_each(|named| unpin(engine, &named.ranges)));
 }
 
+/// Returns the request without the size of attributes, which programs add to [`AMDKFD_SVM`].
+fn number_of(request: usize) -> u32 {
+    const SIZE: u32 = 0x3fff << 16;
+    match request as u32 {
+        request if request & !SIZE == AMDKFD_SVM & !SIZE => AMDKFD_SVM,
+        request => request,
+    }
+}
+
 /// Wakes a sleeping process before its memory is registered.
 pub(crate) fn prepare(request: usize, argument: usize) {
     if !instance::may_wake() {
         return;
     }
-    let registers_memory = match request as u32 {
+    let registers_memory = match number_of(request) {
         KVM_SET_USER_MEMORY_REGION
         | KVM_SET_USER_MEMORY_REGION2
         | USBDEVFS_SUBMITURB
@@ -83,11 +93,14 @@ pub(crate) fn prepare(request: usize, argument: usize) {
 }
 
 fn maps_window(request: u32, argument: usize) -> bool {
-    let is_in_window = |address: Option<usize>| address.is_some_and(instance::is_in_window);
+    let is_in_window = |range: Option<(usize, usize)>| {
+        range.is_some_and(|(start, len)| instance::overlaps_window(start, len))
+    };
     match request {
         AMDKFD_ALLOC_MEMORY_OF_GPU => {
             is_in_window(uaccess::words::<5>(argument).and_then(kfd_user_pointer))
         }
+        AMDKFD_SVM => is_in_window(uaccess::words::<3>(argument).and_then(kfd_svm_range)),
         XE_VM_BIND => {
             // struct drm_xe_vm_bind: the number of operations is at 20. One operation is at 24; of
             // several the address is there.
@@ -104,16 +117,30 @@ fn maps_window(request: u32, argument: usize) -> bool {
     }
 }
 
-/// For `struct kfd_ioctl_alloc_memory_of_gpu_args`; `None` if the driver allocates the memory.
-fn kfd_user_pointer([_, _, _, address, gpu_and_flags]: [usize; 5]) -> Option<usize> {
+/// Returns the address and length of `struct kfd_ioctl_alloc_memory_of_gpu_args`; `None` if the
+/// driver allocates the memory.
+fn kfd_user_pointer([_, len, _, address, gpu_and_flags]: [usize; 5]) -> Option<(usize, usize)> {
     const USERPTR: usize = 1 << 2;
-    (gpu_and_flags >> 32 & USERPTR != 0).then_some(address)
+    (gpu_and_flags >> 32 & USERPTR != 0).then_some((address, len))
 }
 
-/// For `struct drm_xe_vm_bind_op`; `None` for other operations.
-fn xe_user_pointer([_, _, address, _, _, operation]: [usize; 6]) -> Option<usize> {
+/// Returns the address and length of `struct kfd_ioctl_svm_args`; `None` for queries.
+fn kfd_svm_range([address, len, operation]: [usize; 3]) -> Option<(usize, usize)> {
+    const SET_ATTR: usize = 0;
+    (operation & 0xffff_ffff == SET_ATTR).then_some((address, len))
+}
+
+/// Returns the address and length of `struct drm_xe_vm_bind_op`; `None` for other operations. With
+/// CPU_ADDR_MIRROR the GPU's addresses are those of the program.
+fn xe_user_pointer([_, _, user, len, address, operation]: [usize; 6]) -> Option<(usize, usize)> {
+    const MAP: usize = 0;
     const MAP_USERPTR: usize = 2;
-    (operation & 0xffff_ffff == MAP_USERPTR).then_some(address)
+    const CPU_ADDR_MIRROR: usize = 1 << 5;
+    match (operation & 0xffff_ffff, operation >> 32) {
+        (MAP_USERPTR, _) => Some((user, len)),
+        (MAP, flags) if flags & CPU_ADDR_MIRROR != 0 => Some((address, len)),
+        _ => None,
+    }
 }
 
 /// Handles an `ioctl` that registers memory; `None` for other requests. `call` issues it.
@@ -123,7 +150,7 @@ pub(crate) fn handle_ioctl(
     call: &dyn Fn() -> isize,
 ) -> Option<isize> {
     let [fd, request, argument, ..] = *arguments;
-    match request as u32 {
+    match number_of(request) {
         request if !is_of_device(fd, device_of(request)?) => None,
         KVM_CREATE_VM => {
             let result = call();
@@ -160,7 +187,7 @@ pub(crate) fn handle_ioctl(
         }
         VHOST_SET_OWNER => Some(refuse_access("vhost", libc::EPERM)),
         request if USER_POINTERS.contains(&request) => Some(refuse_access("userptr", libc::ENODEV)),
-        request @ (AMDKFD_ALLOC_MEMORY_OF_GPU | XE_VM_BIND) => {
+        request @ (AMDKFD_ALLOC_MEMORY_OF_GPU | AMDKFD_SVM | XE_VM_BIND) => {
             maps_window(request, argument).then(|| refuse_access("userptr", libc::ENODEV))
         }
         VIDIOC_REQBUFS | VIDIOC_CREATE_BUFS => {
@@ -182,7 +209,7 @@ fn device_of(request: u32) -> Option<&'static [u8]> {
         VHOST_SET_OWNER => b"/dev/vhost",
         XE_VM_BIND => b"/dev/dri/",
         request if USER_POINTERS.contains(&request) => b"/dev/dri/",
-        AMDKFD_ALLOC_MEMORY_OF_GPU => b"/dev/kfd",
+        AMDKFD_ALLOC_MEMORY_OF_GPU | AMDKFD_SVM => b"/dev/kfd",
         VIDIOC_REQBUFS | VIDIOC_CREATE_BUFS => b"/dev/v",
         _ => return None,
     })
@@ -295,19 +322,28 @@ mod tests {
             (ETNAVIV_GEM_USERPTR, 24),
             (XE_VM_BIND, 136),
             (AMDKFD_ALLOC_MEMORY_OF_GPU, 40),
+            (AMDKFD_SVM, 24),
         ] {
             assert_eq!(request >> 16 & 0x3fff, bytes, "{request:#x}");
             assert!(device_of(request).is_some(), "{request:#x}");
+            assert_eq!(number_of(request as usize), request);
         }
+        // With two attributes of 8 bytes.
+        assert_eq!(number_of(AMDKFD_SVM as usize + (16 << 16)), AMDKFD_SVM);
     }
 
     #[test]
     fn user_pointers_are_found_in_structures() {
         // The low half of the last word is the number of the GPU.
-        assert_eq!(kfd_user_pointer([1, 2, 3, 0x1000, 4 << 32 | 7]), Some(0x1000));
+        assert_eq!(kfd_user_pointer([1, 2, 3, 0x1000, 4 << 32 | 7]), Some((0x1000, 2)));
         assert_eq!(kfd_user_pointer([1, 2, 3, 0x1000, 3 << 32 | 4]), None);
+        // The high half of the last word is the number of attributes.
+        assert_eq!(kfd_svm_range([0x1000, 2, 1 << 32]), Some((0x1000, 2)));
+        assert_eq!(kfd_svm_range([0x1000, 2, 1 << 32 | 1]), None);
         // The high half of the last word is the flags.
-        assert_eq!(xe_user_pointer([1, 2, 0x1000, 4, 5, 1 << 32 | 2]), Some(0x1000));
+        assert_eq!(xe_user_pointer([1, 2, 0x1000, 4, 5, 1 << 32 | 2]), Some((0x1000, 4)));
         assert_eq!(xe_user_pointer([1, 2, 0x1000, 4, 5, 2 << 32]), None);
+        assert_eq!(xe_user_pointer([1, 2, 3, 4, 0x1000, 0x21 << 32]), Some((0x1000, 4)));
+        assert_eq!(xe_user_pointer([1, 2, 3, 4, 0x1000, 0x20 << 32 | 1]), None);
     }
 }
