@@ -17,12 +17,13 @@ use crate::store::io::poll::pressure::Pressure;
 use crate::store::pool::CompressedPool;
 use crate::store::read_ahead_pages::ReadAheadPages;
 use crate::store::standby::Standby;
+use crate::store::swap::areas::{MAX_AREAS, MAX_RINGS};
 use crate::store::swap::child_areas::{Growing, Medium};
 use crate::store::swap::{AreaError, Backing, ChildArea, ChildAreas, Layout, SwapArea, SwapAreas};
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Occupied, Window, WindowError};
-use softswap_sys::{PAGE_SIZE, descriptor, faults};
+use softswap_sys::{PAGE_SIZE, descriptor, faults, own_descriptors};
 use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::io;
@@ -30,6 +31,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+/// Maximum number of contexts shared by faults.
+const MAX_SHARED_CONTEXTS: usize = 64;
+/// Maximum number of descriptors of rings.
+const RING_DESCRIPTORS: usize = (MAX_SHARED_CONTEXTS + OWN_CONTEXTS) * MAX_RINGS * MAX_AREAS;
+// The other eighth of the table is for files, userfaultfd and descriptors of the tree.
+const _: () = assert!(RING_DESCRIPTORS <= own_descriptors::MAX / 8 * 7);
 /// Overshoot of timed sleeps in ns that is assumed if it is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
 /// Approximate kernel memory of a small ring.
@@ -77,7 +84,7 @@ pub(crate) fn build(
     }
     let cpus = usable_processors();
     // Several per CPU: a thread holds its context while it waits for the disk.
-    let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
+    let contexts = (4 * cpus).clamp(8, MAX_SHARED_CONTEXTS) + OWN_CONTEXTS;
     let pressure = Pressure::new(cpus, Load::open()).into();
     let shared: Vec<_> =
         storage.iter().filter_map(|backing| shared_area(config, backing)).collect();

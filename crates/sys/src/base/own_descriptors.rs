@@ -8,7 +8,7 @@ const NONE: i32 = -1;
 /// Flag of a descriptor that a forked child must close.
 const WITHHELD: i32 = 1 << 30;
 /// Table size: rings for every context and area, files, userfaultfd, pipes to children.
-pub(crate) const MAX: usize = 8192;
+pub const MAX: usize = 8192;
 static KEPT: [AtomicI32; MAX] = [const { AtomicI32::new(NONE) }; MAX];
 /// Number of entries to search: all others were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -19,6 +19,8 @@ fn number_of(entry: i32) -> i32 {
     if entry < 0 { entry } else { entry & !WITHHELD }
 }
 
+/// Ignores the number if the table is full. One engine cannot fill it; many pools can, whose
+/// program closes descriptors without a check.
 pub fn keep(fd: i32) {
     LOWEST.fetch_min(fd, Ordering::AcqRel);
     for (index, slot) in KEPT.iter().enumerate() {

@@ -25,6 +25,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 const SLOT_BITS: u32 = MAX_SLOTS.trailing_zeros();
 pub use super::cluster::MAX_AREAS;
 const _: () = assert!(MAX_AREAS == 1 << (40 - SLOT_BITS));
+/// Maximum number of rings of one lane.
+pub(crate) const MAX_RINGS: usize = 3;
 
 pub enum Layout {
     Growing {
@@ -415,7 +417,7 @@ fn rings_of(area: &SwapArea) -> usize {
     match (properties.io_uring, properties.device_polling) {
         (false, _) => 0,
         (true, false) => 1,
-        (true, true) => 3,
+        (true, true) => MAX_RINGS,
     }
 }
 
