@@ -243,6 +243,7 @@ fn see_also(command: &Command) -> Roff {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use softswap_testkit::documents::{CodeBlock, code_blocks};
     use std::process::{Command as Process, Output};
 
     fn written() -> tempfile::TempDir {
@@ -344,23 +345,15 @@ mod tests {
         pages.extend(docs.filter(|path| path.extension().is_some_and(|it| it == "md")));
         let mut count = 0;
         for page in pages {
-            let mut block = None;
-            for line in fs::read_to_string(&page).unwrap().lines() {
-                if let Some(kind) = line.trim_start().strip_prefix("```") {
-                    block = match block {
-                        None => Some(kind.to_string()),
-                        Some(_) => None,
-                    };
-                    continue;
-                }
-                let kind = block.as_deref().map(|kind| kind.split(' ').next().unwrap_or_default());
-                let command = match kind {
-                    Some("console") => line.strip_prefix("$ "),
-                    Some("" | "sh" | "yaml" | "systemd") => Some(line),
-                    _ => None,
+            let (text, place) = (fs::read_to_string(&page).unwrap(), page.display().to_string());
+            for CodeBlock { opening, lines } in code_blocks(&text) {
+                let prompt = match opening.split(' ').next() {
+                    Some("console") => "$ ",
+                    Some("" | "sh" | "yaml" | "systemd") => "",
+                    _ => continue,
                 };
-                let place = page.display().to_string();
-                count += command.map_or(0, |command| assert_accepted(command, &place));
+                let commands = lines.iter().filter_map(|line| line.strip_prefix(prompt));
+                count += commands.map(|line| assert_accepted(line, &place)).sum::<usize>();
             }
         }
         assert!(count > 60, "only {count} commands were found");

@@ -10,6 +10,7 @@ pub mod kernel_swap;
 pub mod mounts;
 pub mod random;
 pub mod waiting;
+pub mod documents;
 
 #[cfg(test)]
 mod sim_device_tests;

@@ -2,6 +2,7 @@
 
 use crate::common::{bin_dir, is_installed, json_file, skip};
 use crate::support::{Ended, disk_dir, finish, plain, python};
+use softswap_testkit::documents::code_blocks;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
@@ -35,13 +36,8 @@ const DEFAULT: &str = r#"{
 
 pub(crate) fn blocks(opening: &str) -> Vec<(&'static str, String)> {
     let of_page = |(name, page): (&'static str, &str)| {
-        let mut lines = page.lines();
-        let mut found = Vec::new();
-        while lines.by_ref().any(|line| line == format!("```{opening}")) {
-            let text = lines.by_ref().take_while(|line| *line != "```");
-            found.push((name, text.map(|line| format!("{line}\n")).collect::<String>()));
-        }
-        found
+        let blocks = code_blocks(page).into_iter().filter(|block| block.opening == opening);
+        blocks.map(|block| (name, block.lines.join("\n") + "\n")).collect::<Vec<_>>()
     };
     let found: Vec<_> = PAGES.into_iter().flat_map(of_page).collect();
     assert!(!found.is_empty(), "no page has a block of {opening}");
