@@ -3,6 +3,7 @@
 #include "abi.h"
 #include <aio.h>
 #include <dlfcn.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <pty.h>
 #include <spawn.h>
@@ -107,12 +108,26 @@ static void start_daemon(char *local)
     close(ends[0]);
     say("daemon: %s", text);
 }
-static void fork_all_ways(void)
+static pid_t fork_by(int way)
+{
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    switch (way) {
+    case 0:
+        return fork();
+    case 1:
+        return _Fork();
+    case 2:
+        return syscall(SYS_fork);
+    default:
+        return syscall(SYS_clone3, &arguments, sizeof arguments);
+    }
+}
+static void fork_repeatedly(void)
 {
     char local[3000];
     fill(local, sizeof local, 7);
-    for (int way = 0; way < 3; way++) {
-        pid_t pid = way == 0 ? fork() : way == 1 ? _Fork() : (pid_t)syscall(SYS_fork);
+    for (int way = 0; way < 4; way++) {
+        pid_t pid = fork_by(way);
         if (pid == 0) {
             data[way] ^= 1;
             IN_CHILD("grandchild")
@@ -120,8 +135,18 @@ static void fork_all_ways(void)
             data[way] ^= 1;
             _exit(10 + wrong(local, sizeof local, 7) + wrong(data, LEN, 1));
         }
-        say_end("child", pid);
+        if (pid > 0)
+            say_end("child", pid);
+        else
+            say("way %d: %s", way, strerrorname_np(errno));
     }
+    say("wrong %zu", wrong(local, sizeof local, 7));
+}
+static void fork_all_ways(void)
+{
+    char local[3000];
+    fill(local, sizeof local, 7);
+    fork_repeatedly();
     pid_t pid = vfork();
     if (pid == 0)
         _exit(5);
@@ -147,6 +172,7 @@ CASE(forks)
     pthread_atfork(on_prepare, on_parent, on_child);
     in_coroutine(fork_all_ways);
 }
+CASE(forks_while_pages_are_evicted) { while_pages_are_evicted(fork_repeatedly); }
 
 static void map_all_ways(void)
 {
