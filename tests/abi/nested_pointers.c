@@ -352,9 +352,43 @@ CASE(a_program_for_the_kernel)
     SUCCESS(syscall(SYS_bpf, BPF_PROG_LOAD, &attributes, sizeof attributes));
 }
 
-/* The path is behind a pointer of the attributes. */
+/* The kernel reads attributes of any user, and writes the size that it knows. */
+static void open_an_event_of_unknown_size(void)
+{
+    struct perf_event_attr *event = memory(LEN, 1);
+    event->size = PAGE;
+    evict();
+    RESULT(syscall(SYS_perf_event_open, event, 0, -1, -1, 0));
+    say("size %u", event->size);
+}
+
+/* Unless perf_event_paranoid or a filter forbids it, every user may count events of the own
+ * thread. */
+static void count_an_event(void)
+{
+    struct perf_event_attr *event = memory(LEN, 1);
+    memset(event, 0, sizeof *event);
+    event->size = sizeof *event, event->exclude_kernel = 1, event->exclude_hv = 1;
+    event->type = PERF_TYPE_SOFTWARE, event->config = PERF_COUNT_SW_TASK_CLOCK;
+    uint64_t *counted = memory(LEN, 0);
+    *counted = 0;
+    evict();
+    int fd = syscall(SYS_perf_event_open, event, 0, -1, -1, 0);
+    if (fd < 0) {
+        say("skipped: this user may count no events: %s", strerrorname_np(errno));
+        return;
+    }
+    RESULT(read(fd, counted, sizeof *counted));
+    say("counted %d", *counted > 0);
+    close(fd);
+}
+
+/* The path is behind a pointer of the attributes. Without CAP_PERFMON the kernel does not read it.
+ */
 CASE(an_event_in_a_program)
 {
+    open_an_event_of_unknown_size();
+    count_an_event();
     char type[16] = {0}, *path = strcpy(memory(LEN, 1), "/nonexistent");
     int fd = open("/sys/bus/event_source/devices/uprobe/type", O_RDONLY);
     if (fd < 0 || read(fd, type, sizeof type - 1) < 1) {
