@@ -130,6 +130,12 @@ impl ControlGroup {
         kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
+    /// `None` if the kernel does not record it.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        let read = |file: &str| fs::read_to_string(self.dir.join(file)).ok();
+        read("memory.peak").or_else(|| read("memory.max_usage_in_bytes"))?.trim().parse().ok()
+    }
+
     pub(crate) fn processes(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
