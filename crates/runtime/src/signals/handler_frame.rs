@@ -5,9 +5,8 @@ use super::force_signal::force_signal;
 use super::sets::engine_signals;
 use super::virtual_mask;
 use crate::base::{instance, uaccess};
-use softswap_sys::raw;
 use softswap_sys::signal_frame::{Frame, start_handler};
-use softswap_sys::signals::{self, Action, Context, Mask, SIGSEGV, SIGSYS, siginfo_t};
+use softswap_sys::signals::{self, Action, Context, Mask, SIGSEGV, siginfo_t};
 
 unsafe extern "C" {
     fn softswap_handler_return();
@@ -56,12 +55,6 @@ pub(super) unsafe fn push(
         return raise_stack_fault(signal, context);
     }
     let mask = begin(context, signal, action, temporary);
-    // The details of a trap contain the address of its call.
-    if signal != SIGSYS {
-        let next = raw::from_gate_page(context.register(libc::REG_RIP));
-        // SAFETY: the same instruction is there. The handler's return reverts this.
-        unsafe { context.set_register(libc::REG_RIP, next) };
-    }
     // SAFETY: the frame is writable, on a free part of the stack; the handler is the program's.
     unsafe {
         frame.write(context, info, alternate_stack::save(), return_address());

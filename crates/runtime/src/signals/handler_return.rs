@@ -45,9 +45,6 @@ extern "C" fn copy_context_back(context: Context<'_>, place: usize) -> Context<'
             *stack = engines;
         }
         restore_mask(copy);
-        let next = raw::to_gate_page(copy.register(libc::REG_RIP));
-        // SAFETY: the same instruction is there.
-        unsafe { copy.set_register(libc::REG_RIP, next) };
         deliver_held(copy);
     });
     copy

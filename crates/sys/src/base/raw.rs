@@ -195,27 +195,6 @@ pub fn is_in_gate(address: u64) -> bool {
     address & !(APART as u64) == exempt_instruction_pointer()
 }
 
-/// Returns the same instruction in the library, which has unwind information, if `address` is on the
-/// gate page.
-pub fn from_gate_page(address: usize) -> usize {
-    moved(address, GATE.load(Ordering::Relaxed), softswap_raw_syscall as *const () as usize)
-}
-
-/// Reverts [`from_gate_page`].
-pub fn to_gate_page(address: usize) -> usize {
-    moved(address, softswap_raw_syscall as *const () as usize, GATE.load(Ordering::Relaxed))
-}
-
-/// The place in the copy of the gates at `to` for an address in the copy at `from`.
-fn moved(address: usize, from: usize, to: usize) -> usize {
-    let start = softswap_raw_syscall as *const () as usize;
-    let len = softswap_program_syscall_end as *const () as usize - start;
-    match address.checked_sub(from) {
-        Some(offset) if offset < len && from != 0 && to != 0 => to + offset,
-        _ => address,
-    }
-}
-
 pub(crate) fn gate_addresses() -> [usize; 2] {
     [gate(0) as usize, gate(APART) as usize]
 }
