@@ -32,10 +32,12 @@ mod report;
 pub(crate) use options::RunArgs;
 
 use crate::output::print_message;
+use crate::output_file::OutputFile;
 use crate::refusal::{OrRefuse, Refusal, plain};
 use crate::tree_peaks::TreePeaks;
 use crate::{control_client, library};
 use checks::{Found, Supervised};
+use resolve::Resolved;
 use softswap_engine::api::settings::{Config, ENV_PREFIX, MIN_MEMORY_BYTES, bases};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_sys::aslr::Bases;
@@ -73,23 +75,56 @@ pub(crate) fn absolute_area(text: &str) -> Result<String, String> {
     Ok(absolute.to_string_lossy().into_owned())
 }
 
+/// The files and samples that get the figures of a run.
+struct Outputs {
+    reports: Vec<OutputFile>,
+    log: Option<log::Log>,
+    samples: history::Samples,
+    is_quiet: bool,
+    verbose: bool,
+}
+
+impl Outputs {
+    /// Opens the files before the program starts, so that an unwritable path is refused early.
+    fn open(args: &RunArgs, resolved: &Resolved) -> Result<Outputs, Refusal> {
+        let Resolved { ref config, verbose, .. } = *resolved;
+        let reports = report::open_all(&resolved.reports, resolved.log.as_deref())?;
+        let before = || log::before(args, report::settings(config));
+        let log = resolved.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
+        let samples = history::Samples::new(!config.quiet || !reports.is_empty());
+        Ok(Outputs { reports, log, samples, is_quiet: config.quiet, verbose })
+    }
+
+    /// Completes the figures, prints them, and writes the files.
+    fn end(mut self, mut figures: Report, stats: &Stats, oom_kills: &killed::OomKills) {
+        self.log.iter_mut().for_each(|log| log.end(stats, &figures.outcome, figures.tree.as_ref()));
+        figures.history = self.samples.end(stats, figures.tree.as_ref());
+        let outside = figures.outside_budget.as_ref();
+        let outside_bytes = outside.map_or(0, OutsideBudget::undroppable_bytes);
+        figures.largest_budget_bytes = Some(oom_kills.fitting_bytes(outside_bytes) >> 20 << 20);
+        if let Some(why) = killed::explain(&figures, outside_bytes, oom_kills) {
+            print_message(&format!("softswap: {why}"));
+        }
+        if !self.is_quiet {
+            let summary = summary::text(&figures, self.verbose);
+            // An error, such as a closed pipe, must not change the program's exit status.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
+        }
+        self.reports.into_iter().for_each(|file| report::write(file, &figures));
+    }
+}
+
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
-    let resolved = resolve::resolve(args, |name| std::env::var(name).ok())?;
+    let mut resolved = resolve::resolve(args, |name| std::env::var(name).ok())?;
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
-    let mut notes = resolved.notes;
     let sanitizer = sanitized::sanitizer_of(&program);
-    notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
-    let helpers = start_helpers(resolved.common.remotes, &mut notes)?;
-    let reports = report::open_all(&resolved.reports, resolved.log.as_deref())?;
-    let before = || log::before(args, report::settings(&resolved.config));
-    let mut log = resolved.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
-    let mut samples = history::Samples::new(!resolved.config.quiet || !reports.is_empty());
+    resolved.notes.extend(sanitizer.map(|found| sanitized::note(&args.program[0], found)));
+    let remotes = std::mem::take(&mut resolved.common.remotes);
+    let helpers = start_helpers(remotes, &mut resolved.notes)?;
+    let mut outputs = Outputs::open(args, &resolved)?;
     if !resolved.config.quiet {
-        notes
-            .iter()
-            .chain(&control_client::note())
-            .for_each(|note| print_message(&format!("softswap: note: {note}")));
+        print_notes(&resolved.notes);
     }
 
     let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS)
@@ -98,15 +133,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
     config.bases = Some(addresses());
-    let mut tree = match resolved.is_per_process {
-        false => Some(tree::Tree::make(
-            config.memory_bytes,
-            resolved.auto,
-            config.turns,
-            resolved.parks_on_stop,
-        )?),
-        true => None,
-    };
+    let (auto, parks_on_stop) = (resolved.auto, resolved.parks_on_stop);
+    let make_tree = || tree::Tree::make(config.memory_bytes, auto, config.turns, parks_on_stop);
+    let mut tree = (!resolved.is_per_process).then(make_tree).transpose()?;
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);
     let stats = Stats::new(words);
     let mut areas = TreeAreas::make(resolved.common.named, helpers, &mut config, &stats)?;
@@ -123,8 +152,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         space: &mut space,
         tree: tree.as_mut(),
         areas: &mut areas,
-        samples: &mut samples,
-        log: log.as_mut(),
+        samples: &mut outputs.samples,
+        log: outputs.log.as_mut(),
         progress: progress::Wanted::of(resolved.progress, config.quiet),
         is_quiet: config.quiet,
         is_all_managed: config.manage_children && sanitizer.is_none(),
@@ -138,22 +167,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     areas.release();
     let mut figures = closing_figures(args, &config, &stats, ending, wall, found, peaks);
     figures.usable_bytes = Some(resolved.usable_bytes);
-    log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
-    figures.history = samples.end(&stats, figures.tree.as_ref());
-    let outside_bytes = figures.outside_budget.as_ref().map_or(0, OutsideBudget::undroppable_bytes);
-    figures.largest_budget_bytes = Some(oom_kills.fitting_bytes(outside_bytes) >> 20 << 20);
-    if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
-        print_message(&format!("softswap: {why}"));
-    }
-    if !config.quiet {
-        let summary = summary::text(&figures, resolved.verbose);
-        // An error, such as a closed pipe, must not change the program's exit status.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
-    }
-    reports.into_iter().for_each(|file| report::write(file, &figures));
+    outputs.end(figures, &stats, &oom_kills);
     match ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => signals.die_by(signal),
+    }
+}
+
+fn print_notes(notes: &[String]) {
+    for note in notes.iter().chain(&control_client::note()) {
+        print_message(&format!("softswap: note: {note}"));
     }
 }
 
