@@ -33,7 +33,6 @@ pub(crate) fn gather(
     outside_budget: Option<OutsideBudget>,
 ) -> Report {
     use Counter as C;
-    let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
     let get = |counter| stats.get(counter);
     Report {
         schema: SCHEMA,
@@ -62,6 +61,16 @@ pub(crate) fn gather(
         disk_peak_bytes: get(C::DiskPeakBytes),
         swap_file_bytes: get(C::SwapFileBytes),
         outside_budget,
+        ..of_swapping(stats)
+    }
+}
+
+/// Traffic, errors and mechanisms in use. All other fields are empty.
+fn of_swapping(stats: &Stats) -> Report {
+    use Counter as C;
+    let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    let get = |counter| stats.get(counter);
+    Report {
         signals_passed_on: get(C::SignalsPassedOn),
         pages_out: get(C::PagesOut),
         pages_same_filled: get(C::PagesSameFilled),
