@@ -32,6 +32,13 @@ pub(super) struct Resolved {
 const SEVERAL: [&str; 2] = ["swap", "report"];
 pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
 
+struct Budget {
+    bytes: u64,
+    is_per_process: bool,
+    /// Set if it follows the machine.
+    auto: Option<Bounds>,
+}
+
 struct Sources<'a, E> {
     given: &'a CommandLineOptions,
     env: E,
@@ -58,6 +65,32 @@ impl<'a, E: Fn(&str) -> Option<String>> Sources<'a, E> {
         match self.pick("reserve")? {
             Some(reserve) => parse_size(&reserve.text).map_err(|why| reserve.refuse(why)),
             None => Ok(Config::default().reserve_bytes),
+        }
+    }
+
+    fn budget(&self, notes: &mut Vec<String>) -> Result<Budget, Refusal> {
+        let per_process = self.pick_unless("memory_per_process", "memory")?;
+        let is_per_process = per_process.is_some();
+        let asked = match per_process {
+            Some(asked) => Some(asked),
+            None => self.pick("memory")?,
+        };
+        let Some(asked) = asked else {
+            let bounds = Bounds::default();
+            return Ok(Budget { bytes: bounds.first(), auto: Some(bounds), is_per_process });
+        };
+        let (bytes, auto) = resolve_memory(&asked, is_per_process, notes)?;
+        Ok(Budget { bytes, auto, is_per_process })
+    }
+
+    fn parks_on_stop(&self, is_per_process: bool) -> Result<bool, Refusal> {
+        match self.pick("park_on")? {
+            None => Ok(false),
+            Some(asked) if asked.text != "SIGTSTP" => Err(asked.refuse("give SIGTSTP")),
+            Some(asked) if is_per_process => {
+                Err(asked.refuse("only a tree with one budget (--memory) can be parked"))
+            }
+            Some(_) => Ok(true),
         }
     }
 
@@ -163,29 +196,10 @@ pub(super) fn resolve(
     for option in &options {
         resolve_one(option, &sources, &mut config)?;
     }
-    let per_process = sources.pick_unless("memory_per_process", "memory")?;
-    let is_per_process = per_process.is_some();
-    let memory = match per_process {
-        Some(asked) => Some(asked),
-        None => sources.pick("memory")?,
-    };
-    let auto;
-    (config.memory_bytes, auto) = match &memory {
-        None => {
-            let bounds = Bounds::default();
-            (bounds.first(), Some(bounds))
-        }
-        Some(asked) => resolve_memory(asked, is_per_process, &mut notes)?,
-    };
-    let parks_on_stop = match sources.pick("park_on")? {
-        None => false,
-        Some(asked) if asked.text != "SIGTSTP" => return Err(asked.refuse("give SIGTSTP")),
-        Some(asked) if is_per_process => {
-            return Err(asked.refuse("only a tree with one budget (--memory) can be parked"));
-        }
-        Some(_) => true,
-    };
-    config.is_moving = auto.is_some() || parks_on_stop;
+    let budget = sources.budget(&mut notes)?;
+    let parks_on_stop = sources.parks_on_stop(budget.is_per_process)?;
+    config.memory_bytes = budget.bytes;
+    config.is_moving = budget.auto.is_some() || parks_on_stop;
     config.reserve_bytes = sources.reserve_bytes()?;
     notes.extend(unknown_variables(&options, std::env::vars_os()));
     let swap = sources.pick_all("swap")?;
@@ -210,8 +224,8 @@ pub(super) fn resolve(
     Ok(Resolved {
         config,
         common,
-        is_per_process,
-        auto,
+        is_per_process: budget.is_per_process,
+        auto: budget.auto,
         usable_bytes,
         reports,
         log: args.log.clone().or(log.map(|asked| asked.text.into())),
