@@ -157,15 +157,6 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, screen: &Screen, shown: &Tree, t
 fn draw_head(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, theme: Theme) {
     let has_ended = screen.has_ended(tree.root);
     let width = usize::from(area.width);
-    let mut name = Line::raw(format!("{} ", tree.root));
-    let state = match tree.shared {
-        _ if has_ended => "has ended ".to_string(),
-        Some(Shared { is_parked: true, .. }) => "PARKED ".to_string(),
-        Some(Shared { turn_owner_pid: Some(owner), .. }) => format!("turn of {owner}; "),
-        _ => String::new(),
-    };
-    name.push_span(Span::styled(state, theme.warning()));
-    name.push_span(Span::styled(tree.command.clone(), theme.title()));
     // An exited tree has no memory.
     let running: &[Process] = if has_ended { &[] } else { &tree.processes };
     let now = Tree { processes: running.to_vec(), ..Tree::default() };
@@ -189,46 +180,55 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
     };
     let what = if tree.shared.is_some() { "budget " } else { "budgets " };
     let room = width.saturating_sub(what.len());
-    let amounts = |used: u64, whole: u64, room: usize| {
-        let long = format!(" {} of {}", figure(bytes, used), bytes(whole));
-        let short = figure(short_bytes, used);
-        fitting(room, [long, format!(" {short} of {}", short_bytes(whole)), format!(" {short}")])
-    };
-    let text = amounts(used, budget, room);
+    let text = amounts(|text| figure(text, used), budget, room);
     let bar_width = room.saturating_sub(text.len().max(24));
     let mut dram = vec![Span::raw(what)];
     dram.extend(bar(theme, &parts, budget, bar_width));
     dram.push(Span::raw(text));
-    let lines = vec![
-        name,
-        Line::from(dram),
-        legend(
-            theme,
-            &[
-                (Part::Resident, "resident", figure(bytes, resident)),
-                (Part::Pool, "pool", figure(bytes, sum.pool_bytes)),
-                (Part::Other, "other", figure(short_bytes, sum.other_bytes())),
-                (Part::Free, "free", figure(short_bytes, budget.saturating_sub(used))),
-            ],
-            width,
-        ),
-        match has_ended {
-            true => Line::raw("on disk -"),
-            false => {
-                let mut disk = vec![Span::raw("on disk ")];
-                let whole = sum.mapped_bytes.max(sum.disk_bytes);
-                disk.extend(bar(theme, &[(Part::Disk, sum.disk_bytes)], whole, bar_width));
-                let room = width.saturating_sub(8 + bar_width);
-                disk.push(Span::raw(amounts(sum.disk_bytes, whole, room)));
-                Line::from(disk)
-            }
-        },
-        match has_ended {
-            true => Line::raw("out -"),
-            false => swapped_out_line(&now, width, theme),
-        },
+    let shown = [
+        (Part::Resident, "resident", figure(bytes, resident)),
+        (Part::Pool, "pool", figure(bytes, sum.pool_bytes)),
+        (Part::Other, "other", figure(short_bytes, sum.other_bytes())),
+        (Part::Free, "free", figure(short_bytes, budget.saturating_sub(used))),
     ];
+    let [on_disk, out] = match has_ended {
+        true => [Line::raw("on disk -"), Line::raw("out -")],
+        false => [disk_line(&now, width, bar_width, theme), swapped_out_line(&now, width, theme)],
+    };
+    let name = name_line(tree, has_ended, theme);
+    let lines = vec![name, Line::from(dram), legend(theme, &shown, width), on_disk, out];
     frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn name_line(tree: &Tree, has_ended: bool, theme: Theme) -> Line<'static> {
+    let state = match tree.shared {
+        _ if has_ended => "has ended ".to_string(),
+        Some(Shared { is_parked: true, .. }) => "PARKED ".to_string(),
+        Some(Shared { turn_owner_pid: Some(owner), .. }) => format!("turn of {owner}; "),
+        _ => String::new(),
+    };
+    Line::from(vec![
+        Span::raw(format!("{} ", tree.root)),
+        Span::styled(state, theme.warning()),
+        Span::styled(tree.command.clone(), theme.title()),
+    ])
+}
+
+/// `used` formats the used part of `whole`.
+fn amounts(used: impl Fn(fn(u64) -> String) -> String, whole: u64, room: usize) -> String {
+    let long = format!(" {} of {}", used(bytes), bytes(whole));
+    let short = used(short_bytes);
+    fitting(room, [long, format!(" {short} of {}", short_bytes(whole)), format!(" {short}")])
+}
+
+fn disk_line(tree: &Tree, width: usize, bar_width: usize, theme: Theme) -> Line<'static> {
+    let sum = tree.sum();
+    let whole = sum.mapped_bytes.max(sum.disk_bytes);
+    let mut disk = vec![Span::raw("on disk ")];
+    disk.extend(bar(theme, &[(Part::Disk, sum.disk_bytes)], whole, bar_width));
+    let room = width.saturating_sub(8 + bar_width);
+    disk.push(Span::raw(amounts(|text| text(sum.disk_bytes), whole, room)));
+    Line::from(disk)
 }
 
 fn swapped_out_line(tree: &Tree, width: usize, theme: Theme) -> Line<'static> {
