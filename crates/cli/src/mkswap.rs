@@ -11,6 +11,7 @@ use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
 use softswap_view::units::visible;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uuid::Uuid;
@@ -68,37 +69,15 @@ fn parse_uuid(text: &str) -> Result<Uuid, String> {
 }
 
 pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
-    let refuse = |error: &dyn std::fmt::Display| Refusal::usage(format!("mkswap: {error}"));
     if args.path.to_str().is_some_and(is_url) {
-        let why = "a cluster needs no header: give its URL to `softswap run --swap`";
-        return Err(refuse(&why));
+        return Err(refuse("a cluster needs no header: give its URL to `softswap run --swap`"));
     }
     let shown = args.path.display();
-    let mut storage = Storage::open(&args.path).map_err(|error| refuse(&error))?;
-    if let Some(found) = storage.contents().next().filter(|_| !args.force) {
-        return Err(refuse(&format_args!(
-            "{shown} contains {}, and was not changed: choose another file or device, or \
-             overwrite it with --force",
-            found.name
-        )));
-    }
-    let pages = storage.pages();
-    storage.check_layout(pages).map_err(|error| refuse(&error))?;
-    if args.raw {
-        check_raw(&storage).map_err(|why| refuse(&format_args!("{shown} cannot be raw: {why}")))?;
-    }
-    if args.raw && !args.force {
-        let has_data = swapon_raw::has_data(storage.file(), pages * PAGE_SIZE as u64);
-        if has_data.map_err(|error| refuse(&format_args!("{shown}: {}", plain(&error))))? {
-            return Err(refuse(&format_args!(
-                "{shown} contains data, and was not changed: choose another file, or overwrite it \
-                 with --force"
-            )));
-        }
-    }
+    let mut storage = Storage::open(&args.path).map_err(refuse)?;
+    check(&storage, args)?;
     let header = Header {
         // At most 2^32 pages, so the number of the last one fits.
-        last_page: (pages - 1) as u32,
+        last_page: (storage.pages() - 1) as u32,
         bad_pages: Vec::new(),
         uuid: args.uuid.unwrap_or_else(Uuid::new_v4).into_bytes(),
         label: args.label.unwrap_or_default(),
@@ -108,7 +87,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
         print_message(&format!("softswap: mkswap: {shown}: {warning}"));
     }
     let filled = match args.raw {
-        true => swapon_raw::fill(storage.file(), pages * PAGE_SIZE as u64),
+        true => swapon_raw::fill(storage.file(), storage.pages() * PAGE_SIZE as u64),
         false => Ok(()),
     };
     filled.and_then(|()| storage.format(&header)).map_err(|error| {
@@ -131,7 +110,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     if args.raw {
         // The file is claimed again, so release it first.
         drop(storage);
-        let (_, raw) = raw::claim(&args.path).map_err(|error| refuse(&error))?;
+        let (_, raw) = raw::claim(&args.path).map_err(refuse)?;
         let extents = swapon_raw::extents(raw.map.len());
         print(&format!(
             "it can be used raw, in {extents}; `softswap swapon-check --raw {shown}` \
@@ -139,6 +118,36 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn refuse(error: impl Display) -> Refusal {
+    Refusal::usage(format!("mkswap: {error}"))
+}
+
+/// Refuses storage with content, unless forced, or with a layout that cannot be used.
+fn check(storage: &Storage, args: &MkswapArgs) -> Result<(), Refusal> {
+    let shown = args.path.display();
+    if let Some(found) = storage.contents().next().filter(|_| !args.force) {
+        return Err(refuse(format_args!(
+            "{shown} contains {}, and was not changed: choose another file or device, or \
+             overwrite it with --force",
+            found.name
+        )));
+    }
+    storage.check_layout(storage.pages()).map_err(refuse)?;
+    if args.raw {
+        check_raw(storage).map_err(|why| refuse(format_args!("{shown} cannot be raw: {why}")))?;
+    }
+    if args.raw && !args.force {
+        let has_data = swapon_raw::has_data(storage.file(), storage.pages() * PAGE_SIZE as u64);
+        if has_data.map_err(|error| refuse(format_args!("{shown}: {}", plain(&error))))? {
+            return Err(refuse(format_args!(
+                "{shown} contains data, and was not changed: choose another file, or overwrite it \
+                 with --force"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn check_raw(storage: &Storage) -> Result<(), String> {
