@@ -46,14 +46,7 @@ pub(super) fn resolve(
         shown: format!("--swap {} (the default)", area.path.display()),
     };
     let asked = if asked.is_empty() { default.iter().map(by_default).collect() } else { asked };
-    if let Some(beyond) = asked.get(MAX_AREAS) {
-        let count = asked.len();
-        return Err(beyond.refuse(format!(
-            "{count} swap areas are given, but at most {MAX_AREAS} are supported; remove {} of the \
-             --swap options",
-            count - MAX_AREAS
-        )));
-    }
+    check_count(&asked)?;
     let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
     let is_directory = |asked: &Sourced| {
         !is_url(&asked.text) && parse(&asked.text).is_ok_and(|spec| spec.path.is_dir())
@@ -99,6 +92,16 @@ pub(super) fn resolve(
         common.remotes.push((directory, remote));
     }
     Ok((areas, common))
+}
+
+fn check_count(asked: &[Sourced]) -> Result<(), Refusal> {
+    let Some(beyond) = asked.get(MAX_AREAS) else { return Ok(()) };
+    let count = asked.len();
+    Err(beyond.refuse(format!(
+        "{count} swap areas are given, but at most {MAX_AREAS} are supported; remove {} of the \
+         --swap options",
+        count - MAX_AREAS
+    )))
 }
 
 /// Returns a cluster's URL as `run` would use it.
