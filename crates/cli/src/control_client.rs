@@ -438,7 +438,7 @@ pub(crate) fn wait_for_exit(pid: u32) -> bool {
 }
 
 fn explain(process: &Process) -> Refusal {
-    let (pid, name, parent) = (process.pid, &process.name, process.parent);
+    let (pid, name) = (process.pid, &process.name);
     if let Some(program) = children_of(process).into_iter().find(Process::sleeps) {
         return explain(&program);
     }
@@ -472,21 +472,21 @@ fn explain(process: &Process) -> Refusal {
              started, and it has no figures and no settings yet"
         ));
     }
-    let problems: Vec<String> =
-        control_socket::directories(|name| process.variable(name), process.uid)
-            .iter()
-            .filter_map(|dir| {
-                Some(format!(
-                    "{} {}",
-                    dir.display(),
-                    reason_text(control_socket::check(dir, process.uid).err()?)
-                ))
-            })
-            .collect();
+    explain_without_socket(process)
+}
+
+fn explain_without_socket(process: &Process) -> Refusal {
+    let (pid, name) = (process.pid, &process.name);
+    let problem = |dir: &PathBuf| {
+        let problem = control_socket::check(dir, process.uid).err()?;
+        Some(format!("{} {}", dir.display(), reason_text(problem)))
+    };
+    let dirs = control_socket::directories(|name| process.variable(name), process.uid);
+    let problems: Vec<String> = dirs.iter().filter_map(problem).collect();
     if problems.is_empty() {
-        let advice = match parent {
+        let advice = match process.parent {
             0 => String::new(),
-            _ => format!("; its parent, process {parent}, may have one"),
+            parent => format!("; its parent, process {parent}, may have one"),
         };
         return failed(format!(
             "process {pid} ({name}) has no control socket, because it was forked and has not \
