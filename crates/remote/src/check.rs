@@ -82,44 +82,10 @@ async fn examine_one(
     slots: &[u16],
     report: &mut Report,
 ) -> Result<(), Refusal> {
-    let info = info_of(node).await?;
-    let text = |name: &str| info.get(name).cloned().unwrap_or_default();
-    let number = |name: &str| info.get(name).and_then(|value| value.parse::<u64>().ok());
-    let address = node.address.to_string();
-    if url.single && text("cluster_enabled") == "1" {
-        report.refusals.push(format!("{address} is part of a cluster: remove single=1"));
-    }
-    if url.wait_for_replica && number("connected_slaves") == Some(0) {
-        report.refusals.push(format!(
-            "{address} has no replica, and wait=1 waits for one: add a replica, or remove wait=1"
-        ));
-    }
-    let policy = text("maxmemory_policy");
-    if !policy.is_empty() && policy != "noeviction" {
-        report.refusals.push(format!(
-            "{address} evicts keys when it is full (maxmemory-policy {policy}), so pages would be \
-             lost: set it to noeviction"
-        ));
-    }
-    let limit_bytes = number("maxmemory").filter(|limit| *limit > 0);
-    if limit_bytes.is_none() {
-        report.warnings.push(format!(
-            "{address} has no maxmemory: it can fill all the memory of its machine before it \
-             refuses a write"
-        ));
-    }
-    let used_bytes = number("used_memory").unwrap_or(0);
-    let room_of = limit_bytes.or_else(|| number("total_system_memory"));
-    warn_of_persistence(node, &text("aof_enabled"), report).await;
-    if let Ok(reply) = config(node, "cluster-require-full-coverage").await
-        && reply == "yes"
-        && !url.single
-    {
-        report.warnings.push(format!(
-            "{address} has cluster-require-full-coverage yes: if one primary and its replicas \
-             fail, the other servers stop answering too, and no copy can be read; set it to no"
-        ));
-    }
+    let info = Info::of(node).await?;
+    check_settings(url, node, &info, report);
+    warn_of_persistence(node, &info.text("aof_enabled"), report).await;
+    warn_of_full_coverage(url, node, report).await;
     let median = match slots.first() {
         Some(slot) => median_read(node, *slot).await?,
         None => Duration::ZERO,
@@ -130,29 +96,88 @@ async fn examine_one(
     }
     if median > SLOWEST_MEDIAN {
         report.refusals.push(format!(
-            "{address} takes {:.1} ms to read a page (median of {TIMED_READS}); above {} ms a \
-             disk is faster, so use that, or servers in the same network",
+            "{} takes {:.1} ms to read a page (median of {TIMED_READS}); above {} ms a disk is \
+             faster, so use that, or servers in the same network",
+            node.address,
             median.as_secs_f64() * 1e3,
             SLOWEST_MEDIAN.as_millis()
         ));
     }
+    let (used_bytes, limit_bytes) = (info.number("used_memory").unwrap_or(0), info.limit_bytes());
+    let room_of = limit_bytes.or_else(|| info.number("total_system_memory"));
     report.servers.push(Server {
-        address,
-        version: text("redis_version"),
+        address: node.address.to_string(),
+        version: info.text("redis_version"),
         slots: slots.len(),
         room_bytes: room_of.map(|limit| limit.saturating_sub(used_bytes)),
         used_bytes,
         limit_bytes,
-        policy,
+        policy: info.text("maxmemory_policy"),
         median_read_us: median.as_micros() as u64,
     });
     Ok(())
 }
 
-async fn info_of(node: &Node) -> Result<HashMap<String, String>, Refusal> {
-    let text: String = parsed(node, &cmd("INFO"), "INFO").await?;
-    let lines = text.lines().filter_map(|line| line.split_once(':'));
-    Ok(lines.map(|(name, value)| (name.to_string(), value.trim().to_string())).collect())
+/// The server's answer to `INFO`.
+struct Info(HashMap<String, String>);
+
+impl Info {
+    async fn of(node: &Node) -> Result<Info, Refusal> {
+        let text: String = parsed(node, &cmd("INFO"), "INFO").await?;
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        let fields = lines.map(|(name, value)| (name.to_string(), value.trim().to_string()));
+        Ok(Info(fields.collect()))
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.0.get(name).cloned().unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.0.get(name)?.parse().ok()
+    }
+
+    fn limit_bytes(&self) -> Option<u64> {
+        self.number("maxmemory").filter(|limit| *limit > 0)
+    }
+}
+
+fn check_settings(url: &Url, node: &Node, info: &Info, report: &mut Report) {
+    let address = &node.address;
+    if url.single && info.text("cluster_enabled") == "1" {
+        report.refusals.push(format!("{address} is part of a cluster: remove single=1"));
+    }
+    if url.wait_for_replica && info.number("connected_slaves") == Some(0) {
+        report.refusals.push(format!(
+            "{address} has no replica, and wait=1 waits for one: add a replica, or remove wait=1"
+        ));
+    }
+    let policy = info.text("maxmemory_policy");
+    if !policy.is_empty() && policy != "noeviction" {
+        report.refusals.push(format!(
+            "{address} evicts keys when it is full (maxmemory-policy {policy}), so pages would be \
+             lost: set it to noeviction"
+        ));
+    }
+    if info.limit_bytes().is_none() {
+        report.warnings.push(format!(
+            "{address} has no maxmemory: it can fill all the memory of its machine before it \
+             refuses a write"
+        ));
+    }
+}
+
+async fn warn_of_full_coverage(url: &Url, node: &Node, report: &mut Report) {
+    if let Ok(reply) = config(node, "cluster-require-full-coverage").await
+        && reply == "yes"
+        && !url.single
+    {
+        report.warnings.push(format!(
+            "{} has cluster-require-full-coverage yes: if one primary and its replicas fail, the \
+             other servers stop answering too, and no copy can be read; set it to no",
+            node.address
+        ));
+    }
 }
 
 async fn parsed<T: FromRedisValue>(node: &Node, command: &Cmd, name: &str) -> Result<T, Refusal> {
