@@ -327,22 +327,22 @@ impl Stats {
     }
 
     pub fn faults(&self, tier: Tier) -> u64 {
-        self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).sum()
+        self.counts(tier as usize).sum()
     }
 
     /// Estimates the time that threads waited for a tier's faults by the middle of each bucket.
     pub fn waited_ns(&self, tier: Tier) -> u64 {
-        let buckets = self.histogram(tier as usize).iter().enumerate();
-        buckets.map(|(bucket, count)| count.load(Relaxed).saturating_mul(middle_of(bucket))).sum()
+        let buckets = self.counts(tier as usize).enumerate();
+        buckets.map(|(bucket, count)| count.saturating_mul(middle_of(bucket))).sum()
     }
 
     /// Returns a latency quantile (0..=1) of the tier's faults; `None` without faults.
     pub fn fault_quantile_ns(&self, tier: Tier, quantile: f64) -> Option<u64> {
-        quantile_ns(self.histogram(tier as usize), quantile)
+        quantile_ns(self.counts(tier as usize), quantile)
     }
 
     pub fn fault_counts(&self, tier: Tier) -> Vec<u64> {
-        self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).collect()
+        self.counts(tier as usize).collect()
     }
 
     /// Records a transfer in an I/O bucket ([`transfer_size::bucket_of`]).
@@ -351,12 +351,12 @@ impl Stats {
     }
 
     pub fn transfers(&self, bucket: usize) -> u64 {
-        self.histogram(TIERS.len() + bucket).iter().map(|word| word.load(Relaxed)).sum()
+        self.counts(TIERS.len() + bucket).sum()
     }
 
     /// As [`Stats::fault_quantile_ns`], for the transfers of an I/O bucket.
     pub fn io_quantile_ns(&self, bucket: usize, quantile: f64) -> Option<u64> {
-        quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
+        quantile_ns(self.counts(TIERS.len() + bucket), quantile)
     }
 
     pub(crate) fn record_return(&self, from: Return, left: u64) {
@@ -365,8 +365,7 @@ impl Stats {
 
     /// Returns the refaults by distance, in the same buckets as latencies ([`bucket_floor`]).
     pub fn returns(&self, from: Return) -> Vec<u64> {
-        let words = self.histogram(RETURNS + from as usize);
-        words.iter().map(|word| word.load(Relaxed)).collect()
+        self.counts(RETURNS + from as usize).collect()
     }
 
     /// Returns a histogram by number: tiers, then I/O buckets, then returns.
@@ -374,17 +373,22 @@ impl Stats {
         let start = HISTOGRAMS_AT + number * BUCKETS;
         &self.words[start..start + BUCKETS]
     }
+
+    fn counts(&self, number: usize) -> impl Iterator<Item = u64> + Clone {
+        self.histogram(number).iter().map(|word| word.load(Relaxed))
+    }
 }
 
-fn quantile_ns(histogram: &[AtomicU64], quantile: f64) -> Option<u64> {
-    let total: u64 = histogram.iter().map(|word| word.load(Relaxed)).sum();
+/// Returns a quantile (0..=1) of a histogram of latencies; `None` if it is empty.
+pub fn quantile_ns(counts: impl Iterator<Item = u64> + Clone, quantile: f64) -> Option<u64> {
+    let total: u64 = counts.clone().sum();
     if total == 0 {
         return None;
     }
     let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total);
     let mut seen = 0;
-    for (index, word) in histogram.iter().enumerate() {
-        seen += word.load(Relaxed);
+    for (index, count) in counts.enumerate() {
+        seen += count;
         if seen >= rank {
             return Some(middle_of(index));
         }

@@ -7,7 +7,7 @@ use super::swap::limits::Limits;
 use super::swap::plan::Side;
 use super::swap::testbed::Testbed;
 use crate::measure::machine::Machine;
-use crate::measure::managed_program::{Counters, config, read_into_page_cache};
+use crate::measure::managed_program::{Counters, config};
 use crate::measure::options::{InRounds, Named};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object, take_turns};
@@ -92,12 +92,8 @@ fn one_run(
 ) -> Result<StepTimes, Refusal> {
     let limits = Limits::first(args.memory);
     let side = if place == Place::KernelFile { Side::KernelFile } else { Side::Softswap };
-    // Otherwise the cgroup would be charged for code that the run reads from the disk.
     let program = own_executable()?;
-    for file in [program.as_path(), library] {
-        read_into_page_cache(file).map_err(Refusal::own)?;
-    }
-    let held = testbed.enter(side, limits.limit_bytes)?;
+    let held = testbed.enter(side, limits.limit_bytes, &[program.as_path(), library])?;
     let counters = Counters::new()?;
     let environment = match place {
         Place::Run => counters.environment(&config(limits.memory_bytes, &testbed.dir), library),

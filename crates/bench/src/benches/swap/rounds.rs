@@ -18,7 +18,6 @@ use std::collections::BTreeSet;
 /// The kernel may OOM-kill its own sides although it could reclaim memory, or exceed their limit,
 /// so these are retried. softswap's limit covers all that it needs, so a kill is an error. It is
 /// retried once, with the first round's budget, if its own was larger.
-/// its own was larger.
 const ATTEMPTS: usize = 5;
 
 /// After a failure it has fewer runs than rounds.
@@ -94,11 +93,7 @@ impl Bench<'_> {
             for index in rotated(cells.len(), round) {
                 let cell = &mut cells[index];
                 for at in in_turn(&cell.variants, round) {
-                    let what = format!(
-                        "{}, {}",
-                        cell.work.described(),
-                        cell.variants[at].key.run_kind.described()
-                    );
+                    let what = cell.work.described(cell.variants[at].key.run_kind);
                     bar.set_message(format!("round {}: {what}", round + 1));
                     bar.inc(1);
                     if cell.variants[at].rounds.len() < round {
@@ -138,7 +133,7 @@ impl Bench<'_> {
         };
         match (&cell.work, &ran) {
             (Work::Program { first, .. }, Ok(ran)) if ran.digest != first.digest => {
-                let what = format!("{}, {}", cell.work.described(), run_kind.described());
+                let what = cell.work.described(run_kind);
                 Err(Refusal::own(format!(
                     "{what}: its output differs from that without a limit; please report this"
                 )))

@@ -3,9 +3,9 @@
 use super::limits::Limits;
 use super::plan::{Data, Pattern, RunKind, Side};
 use super::programs::{ProgramRun, Ready};
-use super::task::{self, Task};
+use super::task::{self, Task, TaskTimes};
 use super::testbed::{Bounds, Testbed};
-use crate::measure::managed_program::{Counters, command, config, managed, read_into_page_cache};
+use crate::measure::managed_program::{Counters, command, config, managed};
 use crate::measure::options::Named;
 use softswap_cli::library;
 use softswap_cli::library::own_executable;
@@ -13,6 +13,7 @@ use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_engine::api::settings::{Config, Faults, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -41,17 +42,18 @@ impl Work {
         }
     }
 
-    pub(super) fn described(&self) -> String {
+    pub(super) fn described(&self, run_kind: RunKind) -> String {
         let data = match self {
             Work::Pattern { data, .. } => format!(" of {} data", data.name()),
             Work::Program { .. } => String::new(),
         };
         let word = if self.threads() == 1 { "thread" } else { "threads" };
-        format!("{}{data}, {} {word}", self.name(), self.threads())
+        let run_kind = run_kind.described();
+        format!("{}{data}, {} {word}, {run_kind}", self.name(), self.threads())
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Run {
     /// Time of a program, or of one touch of a pattern.
     pub(super) seconds: f64,
@@ -66,8 +68,17 @@ pub(super) struct Run {
 impl From<ProgramRun> for Run {
     fn from(ran: ProgramRun) -> Run {
         let ProgramRun { seconds, cpu_seconds, digest, .. } = ran;
-        let (p50_us, p99_us, limits, bounds) = (f64::NAN, f64::NAN, None, Bounds::default());
-        Run { seconds, cpu_seconds, p50_us, p99_us, digest, limits, bounds }
+        let (p50_us, p99_us) = (f64::NAN, f64::NAN);
+        Run { seconds, cpu_seconds, digest, p50_us, p99_us, ..Run::default() }
+    }
+}
+
+impl From<TaskTimes> for Run {
+    fn from(took: TaskTimes) -> Run {
+        let [seconds, cpu_seconds] =
+            [took.seconds, took.cpu_seconds].map(|time| time / took.touches as f64);
+        let [p50_us, p99_us] = [0.5, 0.99].map(|share| took.quantile_us(share));
+        Run { seconds, cpu_seconds, p50_us, p99_us, ..Run::default() }
     }
 }
 
@@ -162,43 +173,20 @@ impl<'b> Bench<'b> {
             let why = "the limit leaves less than the 8.0 MiB that the engine needs";
             return Ok(Err(Failure::Other(why.into())));
         }
-        // Otherwise the cgroup would be charged for files that the run reads from the disk.
         let task_program = own_executable()?;
-        let program = match work {
-            Work::Program { ready, .. } if ready.path.is_absolute() => Some(&ready.path),
-            _ => None,
-        };
-        for file in [&task_program, &self.library, &self.sample].into_iter().chain(program) {
-            read_into_page_cache(file).map_err(Refusal::own)?;
+        let mut files: Vec<&Path> = vec![&*task_program, &*self.library, &*self.sample];
+        if let Work::Program { ready, .. } = work {
+            files.extend(ready.path.is_absolute().then_some(&*ready.path));
         }
-        let held = self.testbed.enter(side, limits.limit_bytes)?;
+        let held = self.testbed.enter(side, limits.limit_bytes, &files)?;
         let counters = Counters::new()?;
-        let environment = match is_softswap {
-            true => {
-                let mut config = self.config(asked, limits.memory_bytes);
-                if side == Side::Protection {
-                    config.faults = Faults::Protection;
-                }
-                counters.environment(&config, &self.library)
-            }
-            false => Vec::new(),
-        };
+        let environment = self.environment(side, asked, limits.memory_bytes, &counters);
         let ran = match work {
             Work::Pattern { pattern, data, threads } => {
                 let task = self.task(*pattern, *data, *threads, share_percent, limits, round);
                 let command = held.command(environment, &task_program);
-                task.run(command, self.signals, &counters, is_softswap).map(|(took, _)| {
-                    let touches = took.touches as f64;
-                    Ok(Run {
-                        seconds: took.seconds / touches,
-                        cpu_seconds: took.cpu_seconds / touches,
-                        p50_us: took.latencies.quantile_us(0.5),
-                        p99_us: took.latencies.quantile_us(0.99),
-                        digest: 0,
-                        limits: None,
-                        bounds: Bounds::default(),
-                    })
-                })
+                let ran = task.run(command, self.signals, &counters, is_softswap);
+                ran.map(|(took, _)| Ok(Run::from(took)))
             }
             Work::Program { ready, .. } => {
                 let command = held.command(environment, &ready.path);
@@ -210,7 +198,7 @@ impl<'b> Bench<'b> {
             return Ok(Err(Failure::Killed(bounds.oom_kills)));
         }
         let ran = ran.map_err(|refusal| {
-            let what = format!("{}, {}", work.described(), run_kind.described());
+            let what = work.described(run_kind);
             Refusal::new(refusal.status, format!("{what}: {refusal}"))
         })?;
         if let Err(why) = bounds.check(limits.limit_bytes) {
@@ -218,6 +206,24 @@ impl<'b> Bench<'b> {
         }
         let ran = ran.map_err(Failure::Other);
         Ok(ran.map(|ran| Run { limits: Some(limits), bounds, ..ran }))
+    }
+
+    /// Returns the variables that load softswap; none for the kernel's sides.
+    fn environment(
+        &self,
+        side: Side,
+        asked: &Config,
+        memory_bytes: u64,
+        counters: &Counters,
+    ) -> Vec<(OsString, OsString)> {
+        if !side.is_softswap() {
+            return Vec::new();
+        }
+        let mut config = self.config(asked, memory_bytes);
+        if side == Side::Protection {
+            config.faults = Faults::Protection;
+        }
+        counters.environment(&config, &self.library)
     }
 
     fn task(

@@ -9,7 +9,7 @@ use crate::pages::packing::Lz4;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use softswap_cli::refusal::{OrRefuse, Refusal, plain};
-use softswap_engine::base::stats::{BUCKETS, Stats, bucket_floor, bucket_of};
+use softswap_engine::base::stats::{BUCKETS, Stats, bucket_of, quantile_ns};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use softswap_sys::memory::{Page, reserve_pages};
@@ -56,7 +56,16 @@ pub(crate) struct TaskTimes {
     pub(crate) seconds: f64,
     /// User and system time of the process, reclaim included.
     pub(crate) cpu_seconds: f64,
-    pub(crate) latencies: Latencies,
+    /// A histogram with the engine's buckets, four per octave.
+    latencies: Vec<u64>,
+}
+
+impl TaskTimes {
+    /// Returns the middle of the bucket that contains the quantile.
+    pub(super) fn quantile_us(&self, share: f64) -> f64 {
+        let ns = quantile_ns(self.latencies.iter().copied(), share);
+        ns.map_or(f64::NAN, |ns| ns as f64 / 1000.0)
+    }
 }
 
 impl Task {
@@ -84,26 +93,21 @@ impl Task {
     }
 
     fn perform(&self, region: &Region) -> TaskTimes {
-        // After warming up threads continue at their positions: pages touched before may still be
-        // resident.
-        let touches = |thread: usize, touched: u64| Touches {
-            pattern: self.pattern,
-            hot_share: self.hot_share,
-            first: (region.pages() * thread / self.threads) as u64 + touched,
-            seed: self.seed + 2 * thread as u64 + u64::from(touched > 0),
-        };
         let warm_time = Duration::from_secs_f64(self.warm_seconds);
         let each = self.warm_touches.div_ceil(self.threads as u64);
-        let (_, warm) =
-            on_threads(0..self.threads, |thread| touches(thread, 0).run(region, warm_time, each));
+        let (_, warm) = on_threads(0..self.threads, |thread| {
+            self.touch(region, thread, 0, warm_time, each).touches
+        });
         let cpu_before = process_cpu_seconds();
         let time = Duration::from_secs_f64(self.seconds);
         let (seconds, touched) = on_threads(0..self.threads, |thread| {
-            touches(thread, warm[thread].touches).run(region, time, self.most_touches)
+            self.touch(region, thread, warm[thread], time, self.most_touches)
         });
         let cpu_seconds = process_cpu_seconds() - cpu_before;
-        let mut latencies = Latencies::new();
-        touched.iter().for_each(|thread| latencies.add_all(&thread.latencies));
+        let mut latencies = vec![0; BUCKETS];
+        for thread in &touched {
+            latencies.iter_mut().zip(&thread.latencies).for_each(|(sum, count)| *sum += count);
+        }
         let touches = touched.iter().map(|thread| thread.touches).sum();
         TaskTimes { touches, seconds, cpu_seconds, latencies }
     }
@@ -134,63 +138,35 @@ const WRITE_EVERY: u64 = 4;
 /// A prime larger than any number of pages, which scatters hot pages.
 const STRIDE: u64 = 11_400_714_785_074_694_791;
 
-/// A histogram with the engine's buckets, four per octave.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Latencies(Vec<u64>);
-
-impl Latencies {
-    pub(super) fn new() -> Latencies {
-        Latencies(vec![0; BUCKETS])
-    }
-
-    pub(super) fn add(&mut self, ns: u64) {
-        self.0[bucket_of(ns)] += 1;
-    }
-
-    pub(super) fn add_all(&mut self, others: &Latencies) {
-        self.0.iter_mut().zip(&others.0).for_each(|(count, more)| *count += more);
-    }
-
-    /// Returns the middle of the bucket that contains the quantile.
-    pub(super) fn quantile_us(&self, share: f64) -> f64 {
-        let wanted = (self.0.iter().sum::<u64>() as f64 * share).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        let found = self.0.iter().position(|count| {
-            seen += count;
-            seen >= wanted
-        });
-        let middle_us = |at| (bucket_floor(at) + bucket_floor(at + 1)) as f64 / 2000.0;
-        found.map_or(f64::NAN, middle_us)
-    }
+struct Touched {
+    touches: u64,
+    latencies: Vec<u64>,
 }
 
-pub(super) struct Touched {
-    pub(super) touches: u64,
-    pub(super) latencies: Latencies,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Touches {
-    pub(super) pattern: Pattern,
-    pub(super) hot_share: f64,
-    pub(super) first: u64,
-    pub(super) seed: u64,
-}
-
-impl Touches {
-    /// Touches one word per page until `time` is over, at most `most_touches` times.
-    pub(super) fn run(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
+impl Task {
+    /// Touches one word per page until `time` is over, at most `most_touches` times. A thread that
+    /// has `warmed` up continues at its position: pages touched before may still be resident.
+    fn touch(
+        &self,
+        region: &Region,
+        thread: usize,
+        warmed: u64,
+        time: Duration,
+        most_touches: u64,
+    ) -> Touched {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);
-        let mut touched = Touched { touches: 0, latencies: Latencies::new() };
+        let first = (region.pages() * thread / self.threads) as u64 + warmed;
+        let seed = self.seed + 2 * thread as u64 + u64::from(warmed > 0);
+        let mut touched = Touched { touches: 0, latencies: vec![0; BUCKETS] };
         let start = Instant::now();
         let mut before = start;
-        for (at, number) in (0..).zip(noise(self.seed)) {
+        for (at, number) in (0..).zip(noise(seed)) {
             let (index, is_write) = match self.pattern {
                 Pattern::RandomRead => (below(number, pages), false),
                 Pattern::RandomWrite => (below(number, pages), true),
-                Pattern::SequentialRead => ((self.first + at) % pages, false),
-                Pattern::SequentialWrite => ((self.first + at) % pages, true),
+                Pattern::SequentialRead => ((first + at) % pages, false),
+                Pattern::SequentialWrite => ((first + at) % pages, true),
                 Pattern::HotSet => {
                     // Lower bits select hot or any pages, upper ones the page.
                     let within = if number % 100 < HOT_PERCENT { hot_pages } else { pages };
@@ -205,7 +181,7 @@ impl Touches {
                 black_box(word.load(Relaxed));
             }
             let now = Instant::now();
-            touched.latencies.add(now.duration_since(before).as_nanos() as u64);
+            touched.latencies[bucket_of(now.duration_since(before).as_nanos() as u64)] += 1;
             touched.touches += 1;
             if now.duration_since(start) >= time || touched.touches >= most_touches {
                 break;

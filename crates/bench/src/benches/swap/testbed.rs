@@ -8,7 +8,7 @@ use crate::measure::restore::Restorer;
 use crate::measure::restore::changes::Action;
 use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::zram;
-use crate::measure::sample::Object;
+use crate::measure::sample::{Object, object};
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::units;
 use softswap_sys::PAGE_SIZE;
@@ -190,8 +190,18 @@ impl Testbed {
         self.restorer.request(&Action::Set(path, value.into())).map(drop)
     }
 
-    pub(crate) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
+    /// Reads `files` first: otherwise the cgroup would be charged for what a run reads from the
+    /// disk.
+    pub(crate) fn enter(
+        &mut self,
+        side: Side,
+        limit_bytes: u64,
+        files: &[&Path],
+    ) -> Result<Held, Refusal> {
         let failed = |why| Refusal::own(format!("{}: {why}", side.name()));
+        for file in files {
+            managed_program::read_into_page_cache(file).map_err(Refusal::own)?;
+        }
         self.try_enter(side, limit_bytes).map_err(failed)
     }
 
@@ -238,25 +248,22 @@ impl Testbed {
     }
 
     pub(crate) fn settings(&self) -> Object {
-        let read = [
-            ("swappiness", "/proc/sys/vm/swappiness"),
-            ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
-            ("zswap_compressor", "/sys/module/zswap/parameters/compressor"),
-            ("zswap_max_pool_percent", "/sys/module/zswap/parameters/max_pool_percent"),
-        ];
         let version = match self.groups.map(|groups| groups.version) {
             None => "-",
             Some(GroupVersion::One) => "1",
             Some(GroupVersion::Two) => "2",
         };
-        let set = [
-            ("cgroup_version", version),
-            ("page_cluster", self.page_cluster.as_str()),
-            ("page_cluster_zswap", ZSWAP_PAGE_CLUSTER),
-            ("zram_algorithm", zram::ALGORITHM),
-        ];
-        let read = read.into_iter().map(|(name, path)| (name.into(), read_setting(path).into()));
-        read.chain(set.into_iter().map(|(name, value)| (name.into(), value.into()))).collect()
+        let zswap = |name: &str| read_setting(&format!("{ZSWAP}/{name}"));
+        object! {
+            swappiness: read_setting("/proc/sys/vm/swappiness"),
+            transparent_huge_pages: read_setting("/sys/kernel/mm/transparent_hugepage/enabled"),
+            zswap_compressor: zswap("compressor"),
+            zswap_max_pool_percent: zswap("max_pool_percent"),
+            cgroup_version: version,
+            page_cluster: self.page_cluster,
+            page_cluster_zswap: ZSWAP_PAGE_CLUSTER,
+            zram_algorithm: zram::ALGORITHM,
+        }
     }
 }
 
@@ -317,7 +324,6 @@ fn kib_of(path: &str, first: &str, word: usize) -> u64 {
 /// deactivate pages, and the kernel updates them every few seconds or when they are read. If a
 /// program fills its cgroup sooner, its pages are active while the statistics say the opposite.
 /// Reclaim then scans no page, and the kernel OOM-kills the program.
-/// available.
 struct GroupWatch {
     until: Sender<()>,
     thread: JoinHandle<Bounds>,
