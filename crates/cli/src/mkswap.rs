@@ -75,14 +75,8 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let shown = args.path.display();
     let mut storage = Storage::open(&args.path).map_err(refuse)?;
     check(&storage, args)?;
-    let header = Header {
-        // At most 2^32 pages, so the number of the last one fits.
-        last_page: (storage.pages() - 1) as u32,
-        bad_pages: Vec::new(),
-        uuid: args.uuid.unwrap_or_else(Uuid::new_v4).into_bytes(),
-        label: args.label.unwrap_or_default(),
-        is_byte_swapped: false,
-    };
+    let uuid = args.uuid.unwrap_or_else(Uuid::new_v4);
+    let header = Header::new(storage.pages(), uuid.into_bytes(), args.label.unwrap_or_default());
     for warning in storage.warnings() {
         print_message(&format!("softswap: mkswap: {shown}: {warning}"));
     }
@@ -104,7 +98,6 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let label = header
         .label_text()
         .map_or("no label".to_string(), |label| format!("label {}", visible(&label)));
-    let uuid = Uuid::from_bytes(header.uuid);
     let size = units::bytes(bytes);
     print(&format!("{shown} is a swap area now: {size} ({bytes} bytes), {label}, UUID {uuid}"))?;
     if args.raw {

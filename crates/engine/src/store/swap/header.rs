@@ -82,6 +82,12 @@ pub enum HeaderError {
 }
 
 impl Header {
+    /// Returns a header for an area of `pages` pages, at most 2^32, of which none is bad.
+    pub fn new(pages: u64, uuid: [u8; 16], label: [u8; LABEL_BYTES]) -> Self {
+        let last_page = (pages - 1) as u32;
+        Header { last_page, bad_pages: Vec::new(), uuid, label, is_byte_swapped: false }
+    }
+
     /// One page of `head` is enough; with 64 KiB, headers for other page sizes are recognised.
     /// Fails if there is no header that fits the storage.
     pub fn parse(head: &[u8], storage_pages: u64) -> Result<Self, HeaderError> {
