@@ -152,10 +152,7 @@ impl Testbed {
         }
         self.restorer.request(&Action::HoldSwap)?;
         if side == Side::KernelZram {
-            let name = self.restorer.request(&Action::AddZram(bytes))?;
-            let path = Path::new("/dev").join(&name);
-            self.restorer.request(&Action::Format(path))?;
-            self.zram = Some(name);
+            self.zram = Some(self.restorer.request(&Action::AddZram(bytes))?);
         } else if !self.file.exists() {
             self.restorer.request(&Action::MakeSwapFile(self.file.clone(), bytes))?;
         }

@@ -19,16 +19,16 @@ use uuid::Uuid;
 
 /// Locked to change the kernel's swap. Every process may open it.
 const LOCK: &str = "/proc/swaps";
+
 /// One JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Action {
     HoldSwap,
     /// The parent directory; the answer is the path of the new one.
     MakeDirectory(PathBuf),
-    /// The answer is the device's name.
+    /// Also formats it. The answer is the device's name.
     AddZram(u64),
     MakeSwapFile(PathBuf, u64),
-    Format(PathBuf),
     SwapOn(PathBuf),
     SwapOff(PathBuf),
     Set(PathBuf, String),
@@ -69,13 +69,13 @@ impl Changes {
                 let number = zram::add()?;
                 self.all.push(Change::Zram(number));
                 zram::set_up(number, bytes)?;
-                Ok(format!("zram{number}"))
+                let name = format!("zram{number}");
+                format(&Path::new("/dev").join(&name)).map(|()| name)
             }
             Action::MakeSwapFile(path, bytes) => {
                 make_file(&path, bytes).or_text(path.display())?;
                 format(&path).map(nothing)
             }
-            Action::Format(path) => format(&path).map(nothing),
             Action::SwapOn(path) => {
                 swap_on(&path, HIGHEST_PRIORITY)
                     .or_text(format!("`swapon {}` failed", path.display()))?;
@@ -215,14 +215,7 @@ fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
 
 fn format(path: &Path) -> Result<(), String> {
     let mut storage = Storage::open(path).map_err(|error| error.to_string())?;
-    let header = Header {
-        // At most 2^32 pages, so the last page number fits.
-        last_page: (storage.pages() - 1) as u32,
-        bad_pages: Vec::new(),
-        uuid: Uuid::new_v4().into_bytes(),
-        label: Default::default(),
-        is_byte_swapped: false,
-    };
+    let header = Header::new(storage.pages(), Uuid::new_v4().into_bytes(), Default::default());
     storage.format(&header).or_text(format!("{}: no swap header could be written", path.display()))
 }
 
