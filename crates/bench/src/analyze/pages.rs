@@ -3,13 +3,13 @@
 use super::advice::Advice;
 use crate::measure::machine::Machine;
 use crate::measure::options::Named;
+use crate::measure::report::progress;
 use crate::measure::sample::{Object, object, rotated};
 use crate::pages::checks::{Check, Verdicts, mbps};
 use crate::pages::packing::{CODECS, Packing, Workplace};
 use crate::pages::{Count, Source};
 use crate::pages::{Page, file, process};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use softswap_cli::refusal::{FAILED, OrRefuse, Refusal, plain};
 use softswap_cli::units;
 use softswap_sys::PAGE_SIZE;
@@ -78,7 +78,8 @@ pub(super) fn examine(args: &PagesArgs) -> Result<Object, Refusal> {
     let source = open(&args.subject, args.raw)?;
     let mut dump = args.save.as_deref().map(SavedPages::create).transpose()?;
     let wanted = if args.all { u64::MAX } else { args.sample };
-    let bar = progress(wanted.min(source.pages()));
+    let template = "{bar:40} {pos} of {len} pages, {eta} to go";
+    let bar = progress(wanted.min(source.pages()), template);
     let (mut verdicts, mut workplace) = (Verdicts::default(), Workplace::new()?);
     let mut check_ns = Check::ALL.map(|_| [0; PASSES]);
     let mut packings = CODECS.map(|_| Packing::default());
@@ -154,12 +155,6 @@ fn codec_row((codec, packing): &(&'static str, Packing)) -> Object {
         histogram: packing.lines(),
         incompressible_pages: packing.incompressible(),
     }
-}
-
-fn progress(pages: u64) -> ProgressBar {
-    let bar = ProgressBar::new(pages);
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} pages, {eta} to go");
-    style.map_or(bar.clone(), |style| bar.with_style(style))
 }
 
 fn left_out(source: &Source, Count { read, lost }: Count) -> Vec<String> {

@@ -22,18 +22,14 @@ pub(crate) struct InRounds<const ROUNDS: u32> {
     pub(crate) swap: PathBuf,
 }
 
-/// `default_value_t` would keep the first text in a static that all values of `ROUNDS` share.
-const fn default_text(rounds: u32) -> &'static str {
-    match rounds {
+impl<const ROUNDS: u32> InRounds<ROUNDS> {
+    /// `default_value_t` would keep the first text in a static that all values of `ROUNDS` share.
+    const DEFAULT: &'static str = match ROUNDS {
         5 => "5",
         9 => "9",
         15 => "15",
         _ => panic!("no text for this default"),
-    }
-}
-
-impl<const ROUNDS: u32> InRounds<ROUNDS> {
-    const DEFAULT: &'static str = default_text(ROUNDS);
+    };
 
     /// Fails without space for `bytes`.
     pub(crate) fn dir(&self, bytes: u64) -> Result<SwapDir, Refusal> {

@@ -3,6 +3,7 @@
 use super::machine::{Machine, Usage};
 use super::sample::{Object, object};
 use super::tables;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use softswap_cli::output_file::OutputFile;
 use softswap_cli::refusal::{OrRefuse, Refusal, USAGE};
@@ -42,6 +43,12 @@ impl Log {
         found.extend(object! { ratios, notes });
         found
     }
+}
+
+pub(crate) fn progress(steps: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    let style = ProgressStyle::with_template(template);
+    style.map_or(bar.clone(), |style| bar.with_style(style))
 }
 
 /// On failure adds a note that `name` is left out.

@@ -2,14 +2,13 @@
 
 use super::Page;
 use crate::measure::options::Named;
+use crate::measure::region::WORDS;
 use crate::measure::sample::{Object, median, object, variation};
 use clap::ValueEnum;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
-
-const WORDS: usize = PAGE_SIZE / 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]

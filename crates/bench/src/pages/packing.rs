@@ -16,28 +16,6 @@ const STEPS: usize = MAX_COMPRESSED_BYTES / STEP_BYTES;
 
 const _: () = assert!(MAX_COMPRESSED_BYTES.is_multiple_of(STEP_BYTES));
 
-pub(crate) struct Lz4 {
-    scratch: Scratch,
-    buffer: Vec<u8>,
-}
-
-impl Lz4 {
-    pub(crate) fn new() -> Result<Lz4, Refusal> {
-        let scratch =
-            Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
-        Ok(Lz4 { scratch, buffer: vec![0; MAX_COMPRESSED_BYTES] })
-    }
-
-    /// Returns `None` for a same-filled or incompressible page.
-    pub(crate) fn pack(&mut self, page: &[u8; PAGE_SIZE]) -> Option<&[u8]> {
-        if same_filled_word(page).is_some() {
-            return None;
-        }
-        let len = compress(Compressor::Lz4, page, &mut self.buffer, &mut self.scratch)?;
-        Some(&self.buffer[..len])
-    }
-}
-
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
     pub(crate) name: &'static str,
@@ -107,6 +85,16 @@ impl Workplace {
         let scratch =
             Scratch::new(Default::default()).or_own("the codecs' memory cannot be allocated")?;
         Ok(Workplace { scratch, buffer: Vec::new(), lengths: Vec::new() })
+    }
+
+    /// Compresses with LZ4. Returns `None` for a same-filled or incompressible page.
+    pub(crate) fn pack(&mut self, page: &[u8; PAGE_SIZE]) -> Option<&[u8]> {
+        if same_filled_word(page).is_some() {
+            return None;
+        }
+        self.buffer.resize(MAX_COMPRESSED_BYTES, 0);
+        let len = compress(Compressor::Lz4, page, &mut self.buffer, &mut self.scratch)?;
+        Some(&self.buffer[..len])
     }
 
     pub(crate) fn add(

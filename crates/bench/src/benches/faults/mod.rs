@@ -10,7 +10,7 @@ use crate::measure::noise::{fill_with_noise, shuffled};
 use crate::measure::options::check_memory;
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, Round, median, object};
-use crate::pages::packing::Lz4;
+use crate::pages::packing::Workplace;
 use clap::Args;
 use softswap_cli::refusal::{OrRefuse, Refusal};
 use softswap_cli::{swapdir, units};
@@ -321,10 +321,10 @@ type CompressiblePages = (Vec<[u8; PAGE_SIZE]>, Vec<Vec<u8>>);
 fn compressible_pages(most: usize) -> Result<CompressiblePages, Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
-    let mut lz4 = Lz4::new()?;
+    let mut workplace = Workplace::new()?;
     // The parts of the executable differ, so sample all of it.
     let step = (pages.len() / most).max(1);
-    let packed = |page: &[u8; PAGE_SIZE]| Some((*page, lz4.pack(page)?.to_vec()));
+    let packed = |page: &[u8; PAGE_SIZE]| Some((*page, workplace.pack(page)?.to_vec()));
     let chosen: CompressiblePages =
         pages.iter().step_by(step).take(most).filter_map(packed).unzip();
     match chosen.0.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::measure::managed_program::softswap_run;
 use crate::measure::noise::{below, noise};
-use crate::measure::region::on_threads;
+use crate::measure::region::{WORDS, on_threads};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object};
 use crate::measure::task_pipe::{TaskPipe, send_json};
@@ -167,7 +167,6 @@ impl Words for Mapped {
     }
 }
 
-const WORDS: usize = PAGE_SIZE / 8;
 /// Every n-th word is random, so a page compresses to about a quarter.
 const ONE_IN: usize = 4;
 

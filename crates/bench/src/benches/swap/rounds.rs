@@ -6,9 +6,8 @@ use super::programs::{Program, Ready};
 use super::runs::{Bench, Conditions, Failure, Run, Work};
 use crate::measure;
 use crate::measure::options::{Named, check_memory};
-use crate::measure::report::{Log, or_left_out};
+use crate::measure::report::{Log, or_left_out, progress};
 use crate::measure::sample::rotated;
-use indicatif::{ProgressBar, ProgressStyle};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
@@ -85,10 +84,7 @@ impl Bench<'_> {
         notes: &mut Vec<String>,
     ) -> Result<(), Refusal> {
         let runs = cells.iter().map(|cell| cell.variants.len() as u64).sum::<u64>();
-        let bar = ProgressBar::new(runs * u64::from(rounds));
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {eta} to go  {msg}") {
-            bar.set_style(style);
-        }
+        let bar = progress(runs * u64::from(rounds), "{bar:30} {eta} to go  {msg}");
         for round in 0..rounds as usize {
             for index in rotated(cells.len(), round) {
                 let cell = &mut cells[index];

@@ -5,7 +5,7 @@ use crate::measure::managed_program::Counters;
 use crate::measure::noise::{below, noise};
 use crate::measure::region::{Content, Noise, Region, WORDS, on_threads};
 use crate::measure::task_pipe::{TaskPipe, process_cpu_seconds, receive, send, send_json};
-use crate::pages::packing::Lz4;
+use crate::pages::packing::Workplace;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use softswap_cli::refusal::{OrRefuse, Refusal, plain};
@@ -104,7 +104,7 @@ impl Task {
             self.touch(region, thread, warm[thread], time, self.most_touches)
         });
         let cpu_seconds = process_cpu_seconds() - cpu_before;
-        let mut latencies = vec![0; BUCKETS];
+        let mut latencies = vec![0_u64; BUCKETS];
         for thread in &touched {
             latencies.iter_mut().zip(&thread.latencies).for_each(|(sum, count)| *sum += count);
         }
@@ -287,13 +287,13 @@ fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
 
 /// Returns [`SAMPLE_PAGES`] of `count` compressible pages, evenly spaced.
 fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
-    let mut lz4 = Lz4::new().map_err(|error| error.to_string())?;
+    let mut workplace = Workplace::new().map_err(|error| error.to_string())?;
     let (mut page, mut packed, mut sample) = ([0; PAGE_SIZE], 0, Vec::new());
     while packed < count {
         if memory.read_exact(&mut page).is_err() {
             return Err(format!("it has only {packed} compressible pages, but {count} are needed"));
         }
-        if lz4.pack(&page).is_none() {
+        if workplace.pack(&page).is_none() {
             continue;
         }
         if packed % (count / SAMPLE_PAGES) == 0 {
