@@ -2,6 +2,7 @@
 
 use crate::benches::library::task::{self, Place, StepTimes, step_ratios, step_rows};
 use crate::measure::machine::Machine;
+use crate::measure::options::within;
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object, take_turns};
 use crate::measure::task_pipe::signals;
@@ -32,12 +33,11 @@ pub(crate) struct ExtentsArgs {
 
     /// Numbers of threads of the programs
     #[arg(long, value_name = "N,...", default_value = "1,4,8", value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..=64))]
+          value_parser = within(1..=64))]
     threads: Vec<u32>,
 
     /// Rounds, in which the variants take turns
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = within(1..=1000))]
     rounds: u32,
 }
 

@@ -1,11 +1,13 @@
 //! Options shared by several benchmarks.
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::swapdir::{self, SwapDir};
 use softswap_cli::units;
 use softswap_sys::memory_limits;
 use std::fmt::Display;
+use std::ops::RangeBounds;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +15,7 @@ use std::time::Duration;
 #[derive(Args)]
 pub(crate) struct InRounds<const ROUNDS: u32> {
     /// Rounds, in which the variants take turns
-    #[arg(long, value_name = "N", default_value = Self::DEFAULT,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value = Self::DEFAULT, value_parser = within(1..=1000))]
     pub(crate) rounds: u32,
 
     /// The directory for swap files
@@ -46,6 +47,11 @@ pub(crate) fn check_memory(option: impl Display, needed_bytes: u64) -> Result<()
         ))),
         false => Ok(()),
     }
+}
+
+/// Accepts the numbers in `range`.
+pub(crate) fn within(range: impl RangeBounds<i64>) -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(range)
 }
 
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@
 
 use crate::measure::machine::Machine;
 use crate::measure::noise::{below, noise};
-use crate::measure::options::InRounds;
+use crate::measure::options::{InRounds, within};
 use crate::measure::region::on_threads;
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object, take_turns};
@@ -42,8 +42,7 @@ Examples:
   softswap bench bounce --ms 500 --rounds 5")]
 pub(crate) struct BounceArgs {
     /// How long each combination runs in a round, in milliseconds
-    #[arg(long, value_name = "N", default_value_t = 100,
-          value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = within(1..=60_000))]
     ms: u32,
 
     #[command(flatten)]

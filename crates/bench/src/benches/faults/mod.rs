@@ -7,7 +7,7 @@ mod steps;
 
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
-use crate::measure::options::check_memory;
+use crate::measure::options::{check_memory, within};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, Round, median, object};
 use crate::pages::packing::Workplace;
@@ -50,8 +50,7 @@ Examples:
   softswap bench faults --faults protection")]
 pub(crate) struct FaultsArgs {
     /// Pages touched per variant and round, 64 to 16384
-    #[arg(long, value_name = "N", default_value_t = 2048,
-          value_parser = clap::value_parser!(u32).range(64..=16384))]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = within(64..=16384))]
     pages: u32,
 
     /// The directory for the swap file

@@ -3,7 +3,7 @@
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Counters, command, temporary_directory};
-use crate::measure::options::Named;
+use crate::measure::options::{Named, within};
 use crate::measure::report::{Log, or_left_out};
 use crate::measure::sample::{Cell, Object, median, object, take_turns};
 use crate::measure::task_pipe::signals;
@@ -29,23 +29,19 @@ Examples:
   softswap bench fits --programs sqlite,starts --rounds 5")]
 pub(crate) struct FitsArgs {
     /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 15,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = within(1..=1000))]
     rounds: u32,
 
     /// Size of a program, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 256,
-          value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = within(16..=1_048_576))]
     program_size: u32,
 
     /// Blocks that churn allocates
-    #[arg(long, value_name = "N", default_value_t = 20_000_000,
-          value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 20_000_000, value_parser = within(1..))]
     blocks: u32,
 
     /// Number of programs that the load `starts` starts
-    #[arg(long, value_name = "N", default_value_t = 1000,
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = within(1..=1_000_000))]
     starts: u32,
 
     /// Only these programs: names separated by commas

@@ -8,7 +8,7 @@ use super::swap::plan::Side;
 use super::swap::testbed::Testbed;
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Counters, config};
-use crate::measure::options::{InRounds, Named};
+use crate::measure::options::{InRounds, Named, within};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object, take_turns};
 use crate::measure::task_pipe::signals;
@@ -44,8 +44,7 @@ pub(crate) struct LibraryArgs {
     places: Vec<Place>,
 
     /// Touches of each step at random
-    #[arg(long, value_name = "N", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = within(1..=100_000_000))]
     touches: u32,
 
     #[command(flatten)]

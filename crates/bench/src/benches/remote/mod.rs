@@ -6,7 +6,7 @@ mod store;
 
 use super::library::task::{Place, Task, step_ratios, step_rows};
 use crate::measure::machine::Machine;
-use crate::measure::options::{InRounds, Named, parse_seconds};
+use crate::measure::options::{InRounds, Named, parse_seconds, within};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object, take_turns};
 use crate::measure::task_pipe::signals;
@@ -48,13 +48,11 @@ pub(crate) struct RemoteArgs {
     primaries: u16,
 
     /// Extents of 31 pages that the store has
-    #[arg(long, value_name = "N", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = within(16..=1_000_000))]
     extents: u32,
 
     /// Concurrent operations, in steps with many
-    #[arg(long, value_name = "N", default_value_t = 16,
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = within(1..=1024))]
     depth: u32,
 
     /// How long a step takes
@@ -66,13 +64,11 @@ pub(crate) struct RemoteArgs {
     memory: u64,
 
     /// Touches of each of a program's steps at random
-    #[arg(long, value_name = "N", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = within(1..=100_000_000))]
     touches: u32,
 
     /// Rounds of programs; with 0 none is run
-    #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = within(0..=1000))]
     program_rounds: u32,
 
     #[command(flatten)]

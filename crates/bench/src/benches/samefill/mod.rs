@@ -5,7 +5,7 @@ mod mix;
 use super::swap::programs::Program;
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Running, temporary_directory};
-use crate::measure::options::{Named, check_memory};
+use crate::measure::options::{Named, check_memory, within};
 use crate::measure::report::{Log, or_left_out};
 use crate::measure::sample::{Object, median, object, ratio_to, rotated, variation};
 use crate::measure::task_pipe::signals;
@@ -58,12 +58,11 @@ Examples:
 pub(crate) struct SamefillArgs {
     /// Pages of all dumps together
     #[arg(long, value_name = "N", default_value_t = 819_200,
-          value_parser = clap::value_parser!(u32).range(1024..=16_777_216))]
+          value_parser = within(1024..=16_777_216))]
     pages: u32,
 
     /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 21,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = within(1..=1000))]
     rounds: u32,
 }
 

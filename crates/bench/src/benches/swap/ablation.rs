@@ -4,7 +4,7 @@ use super::plan::{Data, RunKind, Side, WorkOptions, suffix};
 use super::rounds::{Cell, check_size, variant};
 use super::runs::{Bench, Work};
 use crate::measure::machine::Machine;
-use crate::measure::options::{InRounds, parse_seconds};
+use crate::measure::options::{InRounds, parse_seconds, within};
 use crate::measure::report::Log;
 use crate::measure::sample::{Object, geometric_mean, object};
 use crate::measure::task_pipe::signals;
@@ -48,12 +48,12 @@ pub(crate) struct AblationArgs {
 
     /// How much of its memory fits, in percent
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "50",
-          value_parser = clap::value_parser!(u32).range(10..=100))]
+          value_parser = within(10..=100))]
     shares: Vec<u32>,
 
     /// Numbers of threads; programs without an option for threads run with 1 only
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
-          value_parser = clap::value_parser!(u32).range(1..=64))]
+          value_parser = within(1..=64))]
     threads: Vec<u32>,
 
     #[command(flatten)]

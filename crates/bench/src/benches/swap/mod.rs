@@ -13,7 +13,7 @@ mod rounds;
 pub(super) mod ablation;
 
 use crate::measure::machine::Machine;
-use crate::measure::options::{Named, parse_seconds};
+use crate::measure::options::{Named, parse_seconds, within};
 use crate::measure::report::Log;
 use crate::measure::sample::{Object, object};
 use crate::measure::task_pipe::signals;
@@ -90,7 +90,7 @@ pub(crate) struct SwapArgs {
 
     /// Numbers of threads to try
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,4",
-          value_parser = clap::value_parser!(u32).range(1..=64))]
+          value_parser = within(1..=64))]
     threads: Vec<u32>,
 
     /// How long each pattern is measured [default: 0.5, with --quick 0.04]
@@ -98,7 +98,7 @@ pub(crate) struct SwapArgs {
     seconds: Option<Duration>,
 
     /// Rounds [default: 5, with --quick 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = within(1..=1000))]
     rounds: Option<u32>,
 
     /// A quick test of the benchmark itself: 64M, and programs of 96M at 50 %

@@ -5,7 +5,7 @@ use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, TaskTimes};
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{config, managed};
-use crate::measure::options::InRounds;
+use crate::measure::options::{InRounds, within};
 use crate::measure::poll_counts::{notes_on, poll_counts};
 use crate::measure::report::Log;
 use crate::measure::sample::{Cell, Object, object, take_turns};
@@ -49,13 +49,12 @@ pub(crate) struct SwapInArgs {
     region: Option<u64>,
 
     /// Touches in a run, all threads together
-    #[arg(long, value_name = "N", default_value_t = 40_000,
-          value_parser = clap::value_parser!(u32).range(100..))]
+    #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = within(100..))]
     touches: u32,
 
     /// Numbers of threads to try
     #[arg(long, value_name = "N,...", default_value = "1,8", value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..=64))]
+          value_parser = within(1..=64))]
     threads: Vec<u32>,
 
     #[command(flatten)]

@@ -4,7 +4,7 @@
 use super::swap::programs::{Program, compiled, numeric_sort};
 use crate::measure::machine::Machine;
 use crate::measure::managed_program::{softswap_run, temporary_directory};
-use crate::measure::options::{InRounds, Named, parse_seconds};
+use crate::measure::options::{InRounds, Named, parse_seconds, within};
 use crate::measure::report::{Log, or_left_out};
 use crate::measure::sample::{Cell, Object, object, take_turns};
 use clap::{Args, ValueEnum};
@@ -56,8 +56,7 @@ pub(crate) struct TreeArgs {
     loads: Vec<Load>,
 
     /// The budget of all processes together, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 400,
-          value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
+    #[arg(long, value_name = "MIB", default_value_t = 400, value_parser = within(32..=1_048_576))]
     budget: u32,
 
     /// How long a run of pair takes
