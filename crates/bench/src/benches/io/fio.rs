@@ -6,6 +6,7 @@ use super::meter::{Slice, Target};
 use crate::measure::sample::Round;
 use serde_json::Value;
 use softswap_cli::refusal::plain;
+use softswap_engine::store::io::Device;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -61,13 +62,7 @@ pub(super) fn version() -> Result<String, String> {
 }
 
 impl Job {
-    pub(super) fn run(
-        &self,
-        target: &Target,
-        direct: bool,
-        time: Duration,
-        seed: u64,
-    ) -> Result<Slice, String> {
+    pub(super) fn run(&self, target: &Target, time: Duration, seed: u64) -> Result<Slice, String> {
         let mut command = Command::new("fio");
         command
             .args(["--name=softswap", "--output-format=json", "--bs=4k", "--numjobs=1"])
@@ -79,7 +74,7 @@ impl Job {
             .arg(format!("--size={}", target.bytes))
             .arg(format!("--runtime={}us", time.as_micros()))
             .arg(format!("--randseed={seed}"))
-            .arg(format!("--direct={}", u8::from(direct)))
+            .arg(format!("--direct={}", u8::from(target.device.describe().direct)))
             .arg(format!("--iodepth={}", self.depth))
             .args(["--rw=randread", "--readonly"])
             .args(self.options.split(' '))

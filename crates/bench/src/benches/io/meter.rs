@@ -41,7 +41,7 @@ pub(super) struct WaitMode {
 }
 
 pub(super) struct Meter<'t> {
-    target: &'t Target,
+    pub(super) target: &'t Target,
     lane: Lane,
     pub(super) wait_modes: Vec<WaitMode>,
     pages: &'static mut [Page],

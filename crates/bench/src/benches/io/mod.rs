@@ -17,6 +17,7 @@ use softswap_cli::units::parse_size;
 use softswap_engine::store::io::Device;
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::ring::timer_overshoot_ns;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -130,27 +131,8 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
     for round in 0..=args.common.rounds as usize {
         overshoots_ns.push(timer_overshoot_ns() as f64);
         let time = if round == 0 { args.seconds.min(WARM_UP) } else { args.seconds };
-        let mut failed = Vec::new();
-        for index in rotated(cells.len(), round) {
-            let seed = (round * 1000 + index) as u64;
-            let slice = match &cells[index].key.what {
-                Quantity::Read(mode) => meter.read(*mode, time, seed)?,
-                Quantity::Pread => meter.pread(time, seed)?,
-                Quantity::ReadMany => meter.read_many(DEPTH, time, seed)?,
-                Quantity::Fio(job) => match job.run(&target, properties.direct, time, seed) {
-                    Ok(slice) => slice,
-                    Err(why) => {
-                        failed.push((index, why));
-                        continue;
-                    }
-                },
-            };
-            if round > 0 {
-                cells[index].rounds.push(slice);
-            }
-        }
+        let failed = run_round(&mut meter, &mut cells, round, time)?;
         // A failed variant lacks this round, and so has no ratios within it.
-        failed.sort();
         for (index, why) in failed.into_iter().rev() {
             log.note(format!("{} was left out: {why}", cells.remove(index).key.name));
         }
@@ -179,6 +161,30 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
         modes: meter.wait_modes.iter().map(of_mode).collect::<Vec<_>>(),
     };
     Ok(log.findings("io", target.machine.clone(), figures))
+}
+
+/// Runs all variants; round 0 warms up. Returns the indices of those that failed, with the reasons.
+fn run_round(
+    meter: &mut Meter<'_>,
+    cells: &mut [Cell<Variant, Slice>],
+    round: usize,
+    time: Duration,
+) -> Result<BTreeMap<usize, String>, Refusal> {
+    let mut failed = BTreeMap::new();
+    for index in rotated(cells.len(), round) {
+        let seed = (round * 1000 + index) as u64;
+        let ran = match &cells[index].key.what {
+            Quantity::Read(mode) => Ok(meter.read(*mode, time, seed)?),
+            Quantity::Pread => Ok(meter.pread(time, seed)?),
+            Quantity::ReadMany => Ok(meter.read_many(DEPTH, time, seed)?),
+            Quantity::Fio(job) => job.run(meter.target, time, seed),
+        };
+        match ran {
+            Ok(slice) => cells[index].rounds.extend((round > 0).then_some(slice)),
+            Err(why) => drop(failed.insert(index, why)),
+        }
+    }
+    Ok(failed)
 }
 
 fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
