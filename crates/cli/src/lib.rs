@@ -19,6 +19,8 @@ pub mod swapdir;
 #[doc(hidden)]
 pub mod library;
 #[doc(hidden)]
+pub mod machine;
+#[doc(hidden)]
 pub mod control_client;
 
 mod output;

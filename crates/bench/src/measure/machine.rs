@@ -2,6 +2,7 @@
 
 use super::sample::{Object, object};
 use serde::Serialize;
+use softswap_cli::machine;
 use softswap_cli::swapdir::SwapDir;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,13 +18,10 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn with(device: String) -> Machine {
-        let uname = rustix::system::uname();
-        Machine {
-            cpu: cpu(),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: uname.release().to_string_lossy().into_owned(),
-            device,
-        }
+        let found = machine::describe();
+        let is_named = !found.processor.is_empty();
+        let cpu = if is_named { found.processor } else { std::env::consts::ARCH.into() };
+        Machine { cpu, cpus: found.processors, kernel: found.kernel, device }
     }
 
     pub(crate) fn with_file_system(path: &Path, file_system: &str) -> Machine {
@@ -79,13 +77,6 @@ impl Usage {
             stolen_cpu_share: (now.stolen - self.stolen) / all,
         }
     }
-}
-
-fn cpu() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
-    let name = model.and_then(|rest| rest.split_once(':')).map(|(_, name)| name.trim());
-    name.unwrap_or(std::env::consts::ARCH).to_string()
 }
 
 /// Appends the driver if it is virtio.

@@ -35,7 +35,7 @@ use crate::output::print_message;
 use crate::output_file::OutputFile;
 use crate::refusal::{OrRefuse, Refusal, plain};
 use crate::tree_peaks::TreePeaks;
-use crate::{control_client, library};
+use crate::{control_client, library, machine};
 use checks::{Found, Supervised};
 use resolve::Resolved;
 use softswap_engine::api::settings::{Config, ENV_PREFIX, MIN_MEMORY_BYTES, bases};
@@ -232,6 +232,6 @@ fn closing_figures(
     figures.unmanaged = found.unmanaged.filter(|it| it.processes > 0);
     figures.advertised_bytes = Some(config.advertised_bytes);
     figures.settings = report::settings(config);
-    figures.machine = Some(report::machine());
+    figures.machine = Some(machine::describe());
     figures
 }

@@ -5,7 +5,7 @@ use crate::output_file::OutputFile;
 use crate::refusal::{Refusal, USAGE, plain};
 use softswap_engine::api::settings::Config;
 use softswap_view::page;
-use softswap_view::report::{Machine, Report};
+use softswap_view::report::Report;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,16 +60,4 @@ pub(super) fn settings(config: &Config) -> BTreeMap<String, String> {
         ("encrypt", config.encrypt.to_string()),
     ];
     settings.map(|(key, value)| (key.to_string(), value)).into()
-}
-
-pub(super) fn machine() -> Machine {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.strip_prefix("model name"));
-    let name = names.filter_map(|rest| rest.split_once(':')).map(|(_, name)| name.trim());
-    Machine {
-        processor: name.take(1).collect(),
-        processors: std::thread::available_parallelism().map_or(1, usize::from),
-        dram_bytes: softswap_sys::memory::dram_bytes(),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-    }
 }
