@@ -25,70 +25,60 @@ pub(super) struct Program {
     pub(super) threads: usize,
 }
 
-struct BoundedRandom<I>(I);
-
-impl<I: Iterator<Item = u64>> BoundedRandom<I> {
-    fn below(&mut self, count: u64) -> u64 {
-        below(self.0.by_ref().next().unwrap_or_default(), count)
-    }
-}
-
 pub(super) fn program(seed: u64) -> Program {
-    let mut random_source = BoundedRandom(noise(seed + 1));
-    let threads = 1 + random_source.below(MAX_THREADS) as usize;
+    let mut numbers = noise(seed + 1);
+    let mut random = |count| below(numbers.next().unwrap_or_default(), count);
+    let threads = 1 + random(MAX_THREADS) as usize;
     let mut touches: Vec<_> = (0..threads)
-        .map(|_| thread(&mut random_source, TOUCHES / threads).into_iter().peekable())
+        .map(|_| thread(&mut random, TOUCHES / threads).into_iter().peekable())
         .collect();
     let kinds: Vec<Content> =
-        (0..3).map(|_| CONTENTS[random_source.below(CONTENTS.len() as u64) as usize]).collect();
+        (0..3).map(|_| CONTENTS[random(CONTENTS.len() as u64) as usize]).collect();
     let mut events: Vec<Event> = Vec::with_capacity(PAGES + TOUCHES);
     let mut kind = kinds[0];
     let mut same_kind_left = 0;
     for page in 0..PAGES as u32 {
         if same_kind_left == 0 {
-            (kind, same_kind_left) =
-                (kinds[random_source.below(3) as usize], 1 + random_source.below(SAME_KIND_PAGES));
+            (kind, same_kind_left) = (kinds[random(3) as usize], 1 + random(SAME_KIND_PAGES));
         }
         same_kind_left -= 1;
         events.push(Event::Touch { page, is_write: true, content: Some(kind) });
     }
     while !touches.is_empty() {
-        let at = random_source.below(touches.len() as u64) as usize;
-        let consecutive = 1 + random_source.below(MAX_CONSECUTIVE) as usize;
+        let at = random(touches.len() as u64) as usize;
+        let consecutive = 1 + random(MAX_CONSECUTIVE) as usize;
         events.extend(touches[at].by_ref().take(consecutive));
         if touches[at].peek().is_none() {
             drop(touches.swap_remove(at));
         }
     }
-    let work_ns = [100, 500, 2_000, 10_000][random_source.below(4) as usize];
+    let work_ns = [100, 500, 2_000, 10_000][random(4) as usize];
     let recorded = Recorded {
         pages: PAGES as u32,
         before: PAGES as u32,
         cpu_us: (TOUCHES * work_ns / 1000) as u32,
         events,
     };
-    Program { recorded, memory_percent: 20 + random_source.below(70) as usize, threads }
+    Program { recorded, memory_percent: 20 + random(70) as usize, threads }
 }
 
-fn thread(
-    random_source: &mut BoundedRandom<impl Iterator<Item = u64>>,
-    count: usize,
-) -> Vec<Event> {
-    let phases = 1 + random_source.below(MAX_PHASES) as usize;
+/// `random` returns a number below its argument.
+fn thread(random: &mut impl FnMut(u64) -> u64, count: usize) -> Vec<Event> {
+    let phases = 1 + random(MAX_PHASES) as usize;
     let mut all = Vec::with_capacity(count);
     for _ in 0..phases {
-        let pages = (PAGES / 20) + random_source.below((PAGES * 19 / 20) as u64) as usize;
-        let first = random_source.below((PAGES - pages) as u64 + 1) as usize;
-        let writes = [0, 0, 10, 30, 100][random_source.below(5) as usize];
+        let pages = (PAGES / 20) + random((PAGES * 19 / 20) as u64) as usize;
+        let first = random((PAGES - pages) as u64 + 1) as usize;
+        let writes = [0, 0, 10, 30, 100][random(5) as usize];
         let each = count / phases;
-        let seed = random_source.below(u64::MAX);
-        let touches: Vec<usize> = match random_source.below(5) {
+        let seed = random(u64::MAX);
+        let touches: Vec<usize> = match random(5) {
             0 => (0..pages).cycle().take(each).collect(),
             // Each page six times before the next.
             1 => (0..pages).cycle().flat_map(|page| [page; 6]).take(each).collect(),
             2 => {
                 let order = shuffled(pages, seed);
-                let hot = &order[..(pages * (1 + random_source.below(30) as usize) / 100).max(1)];
+                let hot = &order[..(pages * (1 + random(30) as usize) / 100).max(1)];
                 mostly(hot, pages, each, seed).collect()
             }
             3 => zipf(pages, each, seed),
@@ -96,7 +86,7 @@ fn thread(
         };
         all.extend(touches.into_iter().map(|page| Event::Touch {
             page: (first + page) as u32,
-            is_write: random_source.below(100) < writes,
+            is_write: random(100) < writes,
             content: None,
         }));
     }
