@@ -64,15 +64,15 @@ struct Side<'a> {
 
 fn measure_areas(args: &ExtentsArgs, log: &mut Log) -> Result<Vec<Object>, Refusal> {
     let signals = signals()?;
-    let mut cells = Vec::new();
+    let mut sides = Vec::new();
     for &threads in &args.threads {
         for path in &args.areas {
             let file = File::open(path).or_own(path.display())?;
             let extents = fiemap::extents(file.as_fd()).or_own(path.display())?.len();
-            cells.extend(WAYS.map(|way| Cell::new(Side { path, extents, way, threads })));
+            sides.extend(WAYS.map(|way| Side { path, extents, way, threads }));
         }
     }
-    take_turns(&mut cells, args.rounds, |side, round| {
+    let cells = take_turns(sides, args.rounds, |side, round| {
         let mut area = side.path.clone().into_os_string();
         area.push(if side.way == "raw" { ",raw" } else { "" });
         let bytes = BUDGET_BYTES * OVER_BUDGET;

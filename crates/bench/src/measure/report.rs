@@ -30,10 +30,6 @@ impl Log {
         self.ratios.insert(name.into(), ratio.into());
     }
 
-    pub(crate) fn note(&mut self, note: impl Into<String>) {
-        self.notes.push(note.into());
-    }
-
     /// `figures` are specific to the benchmark.
     pub(crate) fn findings(self, bench: &str, machine: Machine, figures: Object) -> Object {
         let Log { usage, ratios, notes } = self;

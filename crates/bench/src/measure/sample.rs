@@ -66,18 +66,20 @@ impl<K, R> Cell<K, R> {
     }
 }
 
+/// Runs all variants in each round.
 pub(crate) fn take_turns<K, R>(
-    cells: &mut [Cell<K, R>],
+    keys: impl IntoIterator<Item = K>,
     rounds: u32,
     mut run: impl FnMut(&K, usize) -> Result<R, Refusal>,
-) -> Result<(), Refusal> {
+) -> Result<Vec<Cell<K, R>>, Refusal> {
+    let mut cells: Vec<_> = keys.into_iter().map(Cell::new).collect();
     for round in 0..rounds as usize {
         for at in rotated(cells.len(), round) {
             let cell = &mut cells[at];
             cell.rounds.push(run(&cell.key, round)?);
         }
     }
-    Ok(())
+    Ok(cells)
 }
 
 /// NaN for no values.

@@ -50,14 +50,10 @@ pub(crate) fn open(text: &str) -> Result<Source, Refusal> {
             "has no private writable memory in DRAM; it has just exited, or all of it is swapped out",
         ));
     }
-    let mut notes = Vec::new();
-    if resident.swapped > 0 {
-        notes.push(format!(
-            "{} pages that the kernel has swapped out are left out",
-            resident.swapped
-        ));
-    }
-    Ok(Source { kind: SourceKind::Process, name, file, runs: resident.runs, notes })
+    let Resident { runs, swapped } = resident;
+    let note = format!("{swapped} pages that the kernel has swapped out are left out");
+    let notes = if swapped > 0 { vec![note] } else { Vec::new() };
+    Ok(Source { kind: SourceKind::Process, name, file, runs, notes })
 }
 
 fn explain(process: &Process, what: &str, error: &io::Error) -> String {

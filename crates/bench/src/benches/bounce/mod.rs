@@ -79,9 +79,8 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Object, Refusal> {
     let mut tasks = tasks.collect::<Result<Vec<_>, _>>()?;
     let areas = std::thread::available_parallelism().map_or(1, usize::from);
     let mut log = Log::start();
-    let mut cells: Vec<_> = combinations().map(Cell::new).collect();
     let time = Duration::from_millis(u64::from(args.ms));
-    take_turns(&mut cells, args.common.rounds, |one, _| {
+    let cells = take_turns(combinations(), args.common.rounds, |one, _| {
         let pools = one.workload.pools(one.is_apart, areas).or_own(NO_POOLS)?;
         let device = (!one.is_ram).then_some(&device);
         run(one.workload, &pools, device, &mut tasks, time).map_err(Refusal::own)
@@ -89,8 +88,7 @@ pub(super) fn measure(args: &BounceArgs) -> Result<Object, Refusal> {
     let slots_per_area = SLOTS / areas.next_power_of_two();
     let shape = Shape { areas, slots_per_area, reserve_slots: 0, extra_bytes: 0 };
     let pools = BouncePools::new(shape).or_own(NO_POOLS)?;
-    let mut alone = THREADS.map(Cell::new);
-    take_turns(&mut alone, args.common.rounds, |threads, _| {
+    let alone = take_turns(THREADS, args.common.rounds, |threads, _| {
         Ok(take_ns(&pools, *threads, args.ms * 5_000))
     })?;
     for triple in cells.chunks_exact(ORDERS.len()) {

@@ -134,7 +134,7 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Object, Refusal> {
             }
         }
     }
-    log.note(format!(
+    log.notes.push(format!(
         "pool: pages of softswap's own executable that LZ4 compresses, to {:.0} % of their size \
          on average",
         packed_share * 100.0

@@ -52,10 +52,6 @@ fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
 static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
 static LEFT_NS: AtomicU64 = AtomicU64::new(0);
 
-pub(super) fn handler_times() -> (u64, u64) {
-    (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
-}
-
 pub(super) struct Sizes {
     pub(super) memory_bytes: u64,
     pub(super) swap_bytes: u64,
@@ -160,7 +156,7 @@ impl Steps {
     ) -> io::Result<Steps> {
         let scratch = Scratch::new(Default::default())?;
         let table = PageTable::new(reserve_u64(bare.pages())?);
-        let page = Box::new(Page([0; softswap_sys::PAGE_SIZE]));
+        let page = Box::new(Page([0; PAGE_SIZE]));
         Ok(Steps { fixture, bare, stride, table, packed, page, scratch })
     }
 
@@ -177,9 +173,9 @@ impl Steps {
         match step {
             Step::SignalEntry | Step::SignalReturn => {
                 let start = now_ns();
-                self.bare.read(at * softswap_sys::PAGE_SIZE)?;
+                self.bare.read(at * PAGE_SIZE)?;
                 let end = now_ns();
-                let (entered, left) = handler_times();
+                let (entered, left) = (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed));
                 let ns = if step == Step::SignalEntry {
                     entered.checked_sub(start)
                 } else {

@@ -5,7 +5,7 @@ use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Counters, command, temporary_directory};
 use crate::measure::options::{Named, within};
 use crate::measure::report::{Log, or_left_out};
-use crate::measure::sample::{Cell, Object, median, object, take_turns};
+use crate::measure::sample::{Object, median, object, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use softswap_cli::library;
@@ -80,9 +80,8 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Object, Refusal> {
         for is_managed in [false, true] {
             one_run(is_managed)?;
         }
-        let mut cells = [false, true].map(Cell::new);
-        take_turns(&mut cells, args.rounds, |is_managed, _| one_run(*is_managed))?;
-        let [plain, managed] = &cells;
+        let cells = take_turns([false, true], args.rounds, |is_managed, _| one_run(*is_managed))?;
+        let (plain, managed) = (&cells[0], &cells[1]);
         let seconds = |seconds: &f64| *seconds;
         log.ratio(format!("{}_softswap_vs_plain", ready.name), managed.ratio_to(plain, seconds));
         if ready.name == STARTS {

@@ -122,7 +122,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
     let mut log = Log::start();
     log.notes.extend(target.notes.clone());
     if let Err(why) = &fio_version {
-        log.note(format!("fio is left out: {why}"));
+        log.notes.push(format!("fio is left out: {why}"));
     }
     log.notes.extend(notes_on(properties.direct, properties.io_uring));
     let mut cells = variants(fio_version.is_ok());
@@ -134,7 +134,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Object, Refusal> {
         let failed = run_round(&mut meter, &mut cells, round, time)?;
         // A failed variant lacks this round, and so has no ratios within it.
         for (index, why) in failed.into_iter().rev() {
-            log.note(format!("{} was left out: {why}", cells.remove(index).key.name));
+            log.notes.push(format!("{} was left out: {why}", cells.remove(index).key.name));
         }
     }
     add_ratios(&cells, &mut log);

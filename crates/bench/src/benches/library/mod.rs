@@ -10,11 +10,10 @@ use crate::measure::machine::Machine;
 use crate::measure::managed_program::{Counters, config};
 use crate::measure::options::{InRounds, Named, within};
 use crate::measure::report::Log;
-use crate::measure::sample::{Cell, Object, object, take_turns};
+use crate::measure::sample::{Object, object, take_turns};
 use crate::measure::task_pipe::signals;
 use clap::Args;
-use softswap_cli::library;
-use softswap_cli::library::own_executable;
+use softswap_cli::library::{self, own_executable};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::{self, parse_size};
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
@@ -64,9 +63,9 @@ pub(super) fn measure(args: &LibraryArgs) -> Result<Object, Refusal> {
     let area_bytes = args.memory * (OVER_LIMIT + 1);
     let mut testbed = Testbed::prepare(&dir.path, area_bytes, &mut sides, &mut log.notes)?;
     let signals = signals()?;
-    let mut cells: Vec<_> = args.places.iter().copied().map(Cell::new).collect();
-    cells.retain(|cell| cell.key != Place::KernelFile || sides.contains(&Side::KernelFile));
-    take_turns(&mut cells, args.common.rounds, |place, round| {
+    let mut places = args.places.clone();
+    places.retain(|place| *place != Place::KernelFile || sides.contains(&Side::KernelFile));
+    let cells = take_turns(places, args.common.rounds, |place, round| {
         one_run(&mut testbed, args, &library, &signals, *place, round)
     })?;
     if let Some(pool) = cells.iter().find(|cell| cell.key == Place::Pool) {

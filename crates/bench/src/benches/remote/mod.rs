@@ -123,8 +123,7 @@ fn store_steps(
     let after = servers.map(Servers::used_bytes).transpose()?;
     let used = after.zip(before).map(|(after, before)| after.saturating_sub(before));
     let server_bytes = used.map(|used| used as f64 / store.stored_bytes() as f64);
-    let mut cells: Vec<_> = Step::all().into_iter().map(Cell::new).collect();
-    take_turns(&mut cells, args.common.rounds, |step, round| {
+    let cells = take_turns(Step::all(), args.common.rounds, |step, round| {
         let depth = args.depth as usize;
         runtime.block_on(store.measure(*step, depth, args.seconds, round as u64))
     })?;
@@ -157,8 +156,7 @@ fn program_rows(args: &RemoteArgs, url: String, log: &mut Log) -> Result<Vec<Obj
         return Ok(Vec::new());
     }
     let (signals, directory, bytes) = (signals()?, &args.common.swap, args.memory * OVER_BUDGET);
-    let mut cells: Vec<_> = Area::all().into_iter().map(Cell::new).collect();
-    take_turns(&mut cells, args.program_rounds, |area, round| {
+    let cells = take_turns(Area::all(), args.program_rounds, |area, round| {
         let areas: Vec<OsString> = match area {
             Area::Disk => vec![directory.into()],
             Area::Cluster => vec![url.clone().into()],

@@ -109,8 +109,7 @@ pub(super) fn measure(args: &SwapInArgs) -> Result<Object, Refusal> {
     };
     let wait_modes =
         args.threads.iter().flat_map(|&threads| Mode::ALL.map(|mode| WaitMode { mode, threads }));
-    let mut cells: Vec<_> = wait_modes.map(Cell::new).collect();
-    take_turns(&mut cells, args.common.rounds, run)?;
+    let cells = take_turns(wait_modes, args.common.rounds, run)?;
     add_ratios(&cells, &mut log);
     let runs = || cells.iter().flat_map(|cell| &cell.rounds);
     let [io_uring, direct, device_polling] = [0, 1, 2].map(|at| runs().all(|ran| ran.uses[at]));

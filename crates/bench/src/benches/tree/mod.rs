@@ -6,7 +6,7 @@ use crate::measure::machine::Machine;
 use crate::measure::managed_program::{softswap_run, temporary_directory};
 use crate::measure::options::{InRounds, Named, parse_seconds, within};
 use crate::measure::report::{Log, or_left_out};
-use crate::measure::sample::{Cell, Object, object, take_turns};
+use crate::measure::sample::{Object, object, take_turns};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use softswap_cli::refusal::{OrRefuse, Refusal};
@@ -92,15 +92,15 @@ pub(super) fn measure(args: &TreeArgs) -> Result<Object, Refusal> {
         let bytes = (u64::from(args.budget) << 20) / 4 * 3;
         let script = or_left_out(load.script(dir.path(), bytes), &name, &mut log.notes);
         let Some(script) = script else { continue };
-        let (mut cells, mut digest) = (SIDES.map(Cell::new), None);
-        take_turns(&mut cells, args.common.rounds, |side, _| {
+        let mut digest = None;
+        let cells = take_turns(SIDES, args.common.rounds, |side, _| {
             let run = load_run(args, dir.path(), &script, *side)?;
             match *digest.get_or_insert_with(|| run.digest.clone()) == run.digest {
                 true => Ok(run),
                 false => Err(Refusal::own(format!("{name}: its output differs between runs"))),
             }
         })?;
-        let [off, turns, serial] = &cells;
+        let (off, turns, serial) = (&cells[0], &cells[1], &cells[2]);
         for other in [off, serial] {
             let ratio = turns.ratio_to(other, |run| run.seconds);
             log.ratio(format!("{name}_turns_vs_{}", other.key.0), ratio);
@@ -235,11 +235,10 @@ impl Rates {
 fn measure_pair(args: &TreeArgs, log: &mut Log) -> Result<Vec<Object>, Refusal> {
     let dir = temporary_directory()?;
     let program = compiled(dir.path(), "touch", include_str!("touch.c")).map_err(Refusal::own)?;
-    let mut cells = ["shared", "halves"].map(Cell::new);
-    take_turns(&mut cells, args.common.rounds, |budget, _| {
+    let cells = take_turns(["shared", "halves"], args.common.rounds, |budget, _| {
         pair_run(args, &program, *budget == "shared")
     })?;
-    let [shared, halves] = &cells;
+    let (shared, halves) = (&cells[0], &cells[1]);
     log.ratio("hot_shared_vs_halves", shared.ratio_to(halves, |rates| rates.hot));
     log.ratio("stream_shared_vs_halves", shared.ratio_to(halves, |rates| rates.stream));
     log.ratio("total_shared_vs_halves", shared.ratio_to(halves, Rates::total));
