@@ -2,7 +2,7 @@
 
 use super::auto_memory::advised_bytes;
 use softswap_engine::api::settings::MIN_MEMORY_BYTES;
-use softswap_sys::memory_limits::{self, GroupVersion, Hierarchy};
+use softswap_sys::memory_limits::{self, Hierarchy};
 use softswap_view::report::Report;
 use softswap_view::units::{bytes, visible};
 use std::fs;
@@ -41,11 +41,7 @@ impl OomKills {
         // A kill is counted in the group of the killed process, even if a parent's limit was
         // reached.
         let of_group = |hierarchy: Hierarchy| {
-            let name = match hierarchy.version {
-                GroupVersion::One => "memory.oom_control",
-                GroupVersion::Two => "memory.events",
-            };
-            let kills = count_in(&hierarchy.own.join(name))?;
+            let kills = count_in(&hierarchy.own.join(hierarchy.version.oom_file()))?;
             Some(Count { group: Some(hierarchy.own), kills })
         };
         let groups = memory_limits::hierarchies().into_iter().filter_map(of_group);
@@ -75,8 +71,7 @@ fn kills_since(then: &Count, now: &[Count]) -> u64 {
 }
 
 fn count_in(path: &Path) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+    memory_limits::oom_kills_in(&fs::read_to_string(path).ok()?)
 }
 
 impl OomKilled {

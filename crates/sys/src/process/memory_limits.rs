@@ -87,6 +87,21 @@ pub enum GroupVersion {
     Two,
 }
 
+impl GroupVersion {
+    /// Returns the name of the file that counts the OOM kills in a group.
+    pub fn oom_file(self) -> &'static str {
+        match self {
+            GroupVersion::One => "memory.oom_control",
+            GroupVersion::Two => "memory.events",
+        }
+    }
+}
+
+/// Returns the OOM kills in the text of [`GroupVersion::oom_file`] or of /proc/vmstat.
+pub fn oom_kills_in(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+}
+
 pub fn hierarchies_of(mountinfo: &str, membership: &str) -> Vec<Hierarchy> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);

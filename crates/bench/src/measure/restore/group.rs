@@ -2,7 +2,7 @@
 //! enables the controller for its children. Except for the root, a parent with processes cannot.
 
 use softswap_cli::refusal::{OrRefuse, plain};
-use softswap_sys::memory_limits::{GroupVersion, Hierarchy};
+use softswap_sys::memory_limits::{GroupVersion, Hierarchy, oom_kills_in};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -131,12 +131,7 @@ impl MemoryGroup {
     }
 
     pub(crate) fn oom_kills(&self) -> Result<u64, String> {
-        let text = self.read(match self.version {
-            GroupVersion::One => "memory.oom_control",
-            GroupVersion::Two => "memory.events",
-        })?;
-        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        Ok(kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
+        Ok(oom_kills_in(&self.read(self.version.oom_file())?).unwrap_or(0))
     }
 
     /// zswap's compressed pages are charged in version 2 since Linux 5.19.
