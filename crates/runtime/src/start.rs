@@ -27,15 +27,7 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
     raw::record_stderr();
-    // The default hook allocates and reads the environment, which is unsafe in interrupted code.
-    // This one only writes a message, whether panics abort or unwind.
-    std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map_or("", |location| location.file());
-        raw::write_stderr(b"softswap: internal error in ");
-        raw::write_stderr(place.as_bytes());
-        raw::write_stderr(b"; stopping the program\n");
-        std::process::abort();
-    }));
+    set_panic_hook();
     arenas::skip_collection_at_exit();
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     let bases = bases_of_tree(&lookup);
@@ -71,30 +63,45 @@ extern "C" fn on_load() {
         report_not_advertised(&why);
     }
     if is_managed {
-        dlopen::manage();
-        let managing =
-            while_blocked(bring_up::record_initial_state).and_then(
-                |()| match instance::is_asleep() {
-                    true => Ok(()),
-                    false => bring_up::begin_managing(),
-                },
-            );
-        if let Err(why) = managing {
-            // A sleeping program that a managed one has started runs unmanaged; any other fails.
-            match is_started && instance::is_asleep() {
-                true => instance::set_managed(false),
-                false => fail(&why),
-            }
-        }
-        if !instance::is_plain() {
-            inline_calls::trap_new_objects();
-        }
+        begin_managing(is_started);
     } else if let Some(bases) = bases.filter(|_| !is_emulated) {
         // Skipped under an emulator, where the reservation may use memory for each page.
         aslr::hold(bases);
     }
     argument_copies::set_up();
     while_blocked(carried::hide);
+}
+
+/// The default hook allocates and reads the environment, which is unsafe in interrupted code. This
+/// one only writes a message, whether panics abort or unwind.
+fn set_panic_hook() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or("", |location| location.file());
+        raw::write_stderr(b"softswap: internal error in ");
+        raw::write_stderr(place.as_bytes());
+        raw::write_stderr(b"; stopping the program\n");
+        std::process::abort();
+    }));
+}
+
+/// A sleeping program only records its initial state. `is_started`: by a managed program.
+fn begin_managing(is_started: bool) {
+    dlopen::manage();
+    let recorded = while_blocked(bring_up::record_initial_state);
+    let managing = recorded.and_then(|()| match instance::is_asleep() {
+        true => Ok(()),
+        false => bring_up::begin_managing(),
+    });
+    if let Err(why) = managing {
+        // A sleeping program that a managed one has started runs unmanaged; any other fails.
+        match is_started && instance::is_asleep() {
+            true => instance::set_managed(false),
+            false => fail(&why),
+        }
+    }
+    if !instance::is_plain() {
+        inline_calls::trap_new_objects();
+    }
 }
 
 /// valgrind has no userfaultfd, and prints a warning if a process requests it.
