@@ -435,8 +435,8 @@ cat >work.go <<'END'{GO}END
 HOME=${{HOME:-$PWD}} CGO_ENABLED=1 go build -o work work.go && run ./work
 """),
     Program("Go (with cgo, starts programs)", ["golang-go", "gcc", "libc6-dev"], "go version", f"""
-sed -e 's:^func main() {{:func main() {{ out, err := exec.Command("echo", "started").Output(); fmt.Println(string(out), err):' \\
-    -e 's:^import (:import ("os/exec":' <<'END' >work.go{GO}END
+sed -e 's|^func main() {{|func main() {{ out, err := exec.Command("echo", "started").Output(); fmt.Println(string(out), err);|' \\
+    -e 's|^import (|import ("os/exec"; |' <<'END' >work.go{GO}END
 HOME=${{HOME:-$PWD}} CGO_ENABLED=1 go build -o work work.go && run ./work
 """, unmanaged="all of it: Go blocks signals by instructions of its own before it starts programs"),
     Program("Go (without cgo)", ["golang-go"], "go version", f"""
