@@ -434,7 +434,7 @@ run erl -noinput -eval "$(cat work.erl)"
 cat >work.go <<'END'{GO}END
 HOME=${{HOME:-$PWD}} CGO_ENABLED=1 go build -o work work.go && run ./work
 """),
-    Program("Go (with cgo, starts programs)", ["golang-go", "gcc", "libc6-dev"], "go version", f"""
+    Program("Go (with cgo; starts programs)", ["golang-go", "gcc", "libc6-dev"], "go version", f"""
 sed -e 's|^func main() {{|func main() {{ out, err := exec.Command("echo", "started").Output(); fmt.Println(string(out), err);|' \\
     -e 's|^import (|import ("os/exec"; |' <<'END' >work.go{GO}END
 HOME=${{HOME:-$PWD}} CGO_ENABLED=1 go build -o work work.go && run ./work

@@ -1,5 +1,5 @@
 """Third-party programs: each computes something, without and under softswap, and must print the
-same result. corpus.py lists them."""
+same result. corpus.py and runtimes.py list them."""
 
 import os
 import re
@@ -9,10 +9,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from corpus import PROGRAMS
+import corpus
+import runtimes
 from machine import (MIN_BUDGET, Result, install, install_wheels, last_lines, read_reports,
                      run, show_bytes, skipped, wheel_version)
 
+PROGRAMS = corpus.PROGRAMS + runtimes.PROGRAMS
 # Installed Python packages are kept in the target directory.
 WHEELS = Path("target/compat/python").resolve()
 
