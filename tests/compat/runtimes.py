@@ -216,7 +216,7 @@ cat >work.mac <<'END'{MAXIMA}END
 # GCL sizes its heap by the machine's memory.
 export HOME="$PWD" GCL_MEM_MULTIPLE=$(awk '/^MemTotal:/ {{ print 1200000 / $2 }}' /proc/meminfo)
 run maxima --very-quiet <work.mac | sha256sum
-"""),
+""", unmanaged="its heap, which directly follows its data"),
     Program("LuaJIT", ["luajit"], "luajit -v", f"""
 cat >work.lua <<'END'{LUAJIT}END
 run luajit work.lua
