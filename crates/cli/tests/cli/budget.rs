@@ -3,6 +3,7 @@
 use crate::common::assert_contains_all;
 use crate::support::cgroup::ControlGroup;
 use crate::support::{Report, Swapped, finish, plain, python, script};
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 
 /// The budget of 64 MiB and the program's unmanaged memory.
@@ -52,6 +53,29 @@ fn gnu_sort_of_four_budgets_writes_same_file() {
     let Some(group) = group() else { return };
     let report = crate::support::compare_sort(&within_group(group), 240_000_000);
     expect_beyond_budget(&report, "sort");
+}
+
+/// Ruby's heap consists of mappings of 32 KiB.
+#[test]
+fn small_mappings_of_four_budgets_keep_their_content() {
+    let Some(group) = group() else { return };
+    let program = r"
+import hashlib, mmap, random
+flags, contents = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, random.Random(7)
+maps = [mmap.mmap(-1, 32 << 10, flags=flags) for _ in range(9 << 10)]
+for each in maps:
+    each[:] = contents.randbytes(32 << 10)
+digest = hashlib.sha256()
+for each in maps:
+    digest.update(each)
+print(digest.hexdigest())
+";
+    let arguments = ["-c", program].map(OsString::from);
+    let expected = plain(python(), &arguments);
+    let report = within_group(group).run(python(), &arguments);
+    report.expect_healthy("small mappings");
+    expect_beyond_budget(&report, "small mappings");
+    assert_eq!(report.ended.stdout_text(), expected.stdout_text());
 }
 
 #[test]

@@ -17,8 +17,9 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Smaller mappings are left to the kernel: they would take tables but save hardly any DRAM.
-pub(crate) const MIN_MANAGED_BYTES: usize = 64 << 10;
+/// Smaller mappings are left to the kernel: they would take tables but save hardly any DRAM. The
+/// heap of Ruby 3.1 has mappings of this size.
+pub(crate) const MIN_MANAGED_BYTES: usize = 32 << 10;
 /// Mappings of at least this size are aligned to a huge page, as by the kernel.
 const HUGE_BYTES: usize = 2 << 20;
 /// Largest alignment of a mapping. Allocators request it for large mappings.

@@ -1,6 +1,6 @@
 //! `mmap`, related calls, and `brk`.
 //!
-//! Private anonymous memory of at least 64 KiB is placed in the window and managed by the engine.
+//! Private anonymous memory of at least 32 KiB is placed in the window and managed by the engine.
 //! The kernel handles everything else. Calls about the window arrive here through the C library or
 //! through the guard. The rules:
 //!
