@@ -80,11 +80,13 @@ pub(crate) fn is_in_window(address: usize) -> bool {
     window().is_some_and(|(base, len)| address.wrapping_sub(base) < len) || is_managed(address)
 }
 
+pub(crate) fn overlaps((base, window_len): (usize, usize), start: usize, len: usize) -> bool {
+    start < base + window_len && base < start.saturating_add(len)
+}
+
 pub(crate) fn overlaps_window(start: usize, len: usize) -> bool {
-    let overlaps = |(base, window_len): (usize, usize)| {
-        start < base + window_len && base < start.saturating_add(len)
-    };
-    window().is_some_and(overlaps) || engine().is_some_and(|engine| overlaps(engine.window()))
+    window().is_some_and(|window| overlaps(window, start, len))
+        || engine().is_some_and(|engine| overlaps(engine.window(), start, len))
 }
 
 #[inline]

@@ -1,5 +1,6 @@
 //! Control groups (v1 or v2): a memory limit without kernel swap, or a freezer.
 
+use softswap_sys::memory_limits::oom_kills_in;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -124,16 +125,17 @@ impl ControlGroup {
     }
 
     pub(crate) fn oom_kills(&self) -> u64 {
-        let read = |file: &str| fs::read_to_string(self.dir.join(file)).ok();
-        let text = read("memory.oom_control").or_else(|| read("memory.events")).unwrap_or_default();
-        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+        let text = self.read_any(["memory.oom_control", "memory.events"]);
+        text.and_then(|text| oom_kills_in(&text)).unwrap_or(0)
     }
 
     /// `None` if the kernel does not record it.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
-        let read = |file: &str| fs::read_to_string(self.dir.join(file)).ok();
-        read("memory.peak").or_else(|| read("memory.max_usage_in_bytes"))?.trim().parse().ok()
+        self.read_any(["memory.peak", "memory.max_usage_in_bytes"])?.trim().parse().ok()
+    }
+
+    fn read_any(&self, files: [&str; 2]) -> Option<String> {
+        files.into_iter().find_map(|file| fs::read_to_string(self.dir.join(file)).ok())
     }
 
     pub(crate) fn processes(&self) -> Vec<i32> {

@@ -39,7 +39,7 @@ pub(super) fn map(arguments: Arguments) -> isize {
     if flags & FIXED != 0 {
         return match engine.contains(address) {
             true => map_within(engine, arguments),
-            false if reaches_window(engine, address, len) => refused(libc::ENOMEM),
+            false if instance::overlaps(engine.window(), address, len) => refused(libc::ENOMEM),
             false => issue_with_room(libc::SYS_mmap, arguments),
         };
     }
@@ -87,11 +87,6 @@ fn map_outside(arguments: Arguments) -> Option<isize> {
         return None;
     }
     hint_retries::map_near_code(arguments)
-}
-
-fn reaches_window(engine: &Engine, address: usize, len: usize) -> bool {
-    let (base, window_len) = engine.window();
-    address < base + window_len && address.saturating_add(len) > base
 }
 
 /// Returns `None` if the window is full, or if the kernel should map at a hint outside of it.
