@@ -21,11 +21,22 @@ use std::ffi::CString;
 /// Exit status for softswap's own failures, as in `env`.
 const OWN_FAILURE: i32 = 125;
 
-/// Does not run destructors: the engine is only partly initialized.
-pub(crate) fn fail(why: &str) -> ! {
-    raw::write_stderr(format!("softswap: {why}\n").as_bytes());
+/// Does not run destructors: the engine is only partly initialized. `is_started`: by a managed
+/// program; the message then names the program.
+pub(crate) fn fail(is_started: bool, why: &str) -> ! {
+    let program = match is_started {
+        true => format!("cannot start {}: ", own_name()),
+        false => String::new(),
+    };
+    raw::write_stderr(format!("softswap: {program}{why}\n").as_bytes());
     // SAFETY: exits the process. Destructors must not run on partly initialized state.
     unsafe { libc::_exit(OWN_FAILURE) }
+}
+
+/// `sh (pid 4711)`
+fn own_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_else(|_| "a program".into());
+    format!("{} (pid {})", name.trim_end().escape_debug(), raw::current_process())
 }
 
 pub(crate) fn prepare(config: &Config) -> Result<(), String> {

@@ -42,15 +42,18 @@ extern "C" fn on_load() {
     let is_managed = match while_blocked(|| Config::from_env(lookup)) {
         _ if is_emulated => false,
         None => false,
-        Some(Err(name)) => fail(&format!(
-            "the variable {ENV_PREFIX}{name} has no valid value; start the program with `softswap \
-             run` of this version"
-        )),
+        Some(Err(name)) => fail(
+            is_started,
+            &format!(
+                "the variable {ENV_PREFIX}{name} has no valid value; start the program with \
+                 `softswap run` of this version"
+            ),
+        ),
         Some(Ok(config)) => {
             is_emulated = is_started && is_under_emulator(config.faults);
             advertised_bytes = config.advertised_bytes;
             let config = Config { faults: config.faults.settled(), ..config };
-            start(&config, is_emulated).unwrap_or_else(|why| fail(&why))
+            start(&config, is_emulated).unwrap_or_else(|why| fail(is_started, &why))
         }
     };
     if !instance::is_asleep() {
@@ -96,7 +99,7 @@ fn begin_managing(is_started: bool) {
         // A sleeping program that a managed one has started runs unmanaged; any other fails.
         match is_started && instance::is_asleep() {
             true => instance::set_managed(false),
-            false => fail(&why),
+            false => fail(is_started, &why),
         }
     }
     if !instance::is_plain() {

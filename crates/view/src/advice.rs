@@ -78,7 +78,7 @@ fn full(report: &Report) -> Option<Advice> {
          stopped the program. The message of the run names the swap area that was full or did not \
          answer.",
         format!(
-            "{}; up to {} of pages were on the disk, for {} of program memory in a budget of {}",
+            "{}; up to {} of pages were on the disk, for {} of mapped memory in a budget of {}",
             reason.text(),
             bytes(report.disk_peak_bytes),
             bytes(report.mapped_peak_bytes),
@@ -120,6 +120,11 @@ fn slept(report: &Report) -> Option<Advice> {
     )
 }
 
+/// The waits of several threads can add up to more than the time of the run.
+fn waited(report: &Report, ns: u64) -> String {
+    format!("its threads waited {} in all, in a run of {:.1} s", nanoseconds(ns), report.wall_s)
+}
+
 /// Descendants share the budget, so suggest a larger one or fewer processes.
 fn descendants_wait(report: &Report) -> Option<Advice> {
     let all_ns = report.stalled_ns_of_all();
@@ -128,7 +133,12 @@ fn descendants_wait(report: &Report) -> Option<Advice> {
     let tree = report.tree.as_ref()?;
     let most = tree.largest.iter().max_by_key(|process| process.stalled_ns);
     let most = most.filter(|process| process.stalled_ns > 0).map_or_else(String::new, |process| {
-        format!(", {} (pid {}) for {}", process.name, process.pid, nanoseconds(process.stalled_ns))
+        format!(
+            "; {} (pid {}) waited {}",
+            process.name,
+            process.pid,
+            nanoseconds(process.stalled_ns)
+        )
     });
     advice(
         format!(
@@ -138,9 +148,8 @@ fn descendants_wait(report: &Report) -> Option<Advice> {
             bytes(tree.budget_bytes)
         ),
         format!(
-            "waited for {} of {:.1} s, summed over the threads of at most {} processes{most}",
-            nanoseconds(all_ns),
-            report.wall_s,
+            "{}, with at most {} processes at a time{most}",
+            waited(report, all_ns),
             count(tree.processes_peak as u64)
         ),
     )
@@ -171,14 +180,7 @@ fn waits_for_free_memory(report: &Report, tier: Option<&str>) -> Option<Advice> 
             _ => format!(", mostly for {pages} {tier} faults"),
         }
     });
-    advice(
-        format!("Raise the budget: {larger}."),
-        format!(
-            "waited for {} of {:.1} s over all threads{what}",
-            nanoseconds(report.stalled_ns),
-            report.wall_s
-        ),
-    )
+    advice(format!("Raise the budget: {larger}."), waited(report, report.stalled_ns) + &what)
 }
 
 fn waits_for_disk(report: &Report) -> Option<Advice> {
@@ -198,10 +200,8 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
              a faster disk."
         ),
         format!(
-            "waited for {} of {:.1} s over all threads, mostly for {} pages from the disk, {median} \
-             each at the median",
-            nanoseconds(report.stalled_ns),
-            report.wall_s,
+            "{}, mostly for {} pages from the disk, {median} each at the median",
+            waited(report, report.stalled_ns),
             count(disk.count),
         ),
     )
@@ -231,10 +231,9 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
     advice(
         format!("Raise the budget: {larger}{faster}."),
         format!(
-            "waited for {} of {:.1} s over all threads, mostly for {} compressed pages; the pool \
-             held about {} of pages, compressed {ratio:.1} to 1",
-            nanoseconds(report.stalled_ns),
-            report.wall_s,
+            "{}, mostly for {} compressed pages; the pool held about {} of pages, compressed \
+             {ratio:.1} to 1",
+            waited(report, report.stalled_ns),
             count(report.faults_of("pool")),
             bytes(held),
         ),
@@ -347,8 +346,8 @@ fn own_option(report: &Report) -> Option<Advice> {
     advice(
         format!("Try {program} with {option}{within}{unit}: {why}."),
         format!(
-            "stalled for {:.0} % of the time, {} within {}",
-            (report.stalled_share() * 100.0).min(100.0),
+            "{}, {} within {}",
+            waited(report, report.stalled_ns),
             given.map_or_else(
                 || format!("without {}", option.trim_end()),
                 |it| format!("with {it}")
@@ -369,11 +368,7 @@ fn nothing(report: &Report) -> Advice {
     }
     Advice {
         what: "Change nothing: it hardly waited for pages.".into(),
-        figure: format!(
-            "{} of {:.1} s over all threads",
-            nanoseconds(report.stalled_ns_of_all()),
-            report.wall_s
-        ),
+        figure: waited(report, report.stalled_ns_of_all()),
     }
 }
 
@@ -409,7 +404,13 @@ mod tests {
     #[test]
     fn disk_waits_advise_memory_or_faster_disk() {
         let text = suggestions(&run("disk", 6));
-        for part in ["--memory 342M", "faster disk", "25,000 pages", "6.00 s of 10.0 s", "-Xmx"] {
+        for part in [
+            "--memory 342M",
+            "faster disk",
+            "25,000 pages",
+            "waited 6.00 s in all, in a run of 10.0 s",
+            "-Xmx",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let mut given = run("disk", 6);
@@ -490,7 +491,7 @@ mod tests {
             ..run("zero", 0)
         };
         let text = suggestions(&slept);
-        for part in ["80.0 MiB", "9.00 s of 10.0 s", "cpp (pid 8) for 5.00 s"] {
+        for part in ["80.0 MiB", "waited 9.00 s in all", "cpp (pid 8) waited 5.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("Change nothing") && !text.contains("did not start"), "{text}");

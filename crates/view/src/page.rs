@@ -94,7 +94,7 @@ fn tiles(report: &Report) -> String {
     };
     let ratio = report.compression_ratio;
     let of_program = [
-        ("program memory", bytes(report.mapped_peak_bytes)),
+        ("mapped memory", bytes(report.mapped_peak_bytes)),
         ("at most in the pool", bytes(report.pool_peak_bytes)),
         ("at most on the disk", bytes(report.disk_peak_bytes)),
         ("compressed", ratio.map_or_else(|| "nothing".into(), |ratio| format!("{ratio:.2} to 1"))),

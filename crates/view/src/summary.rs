@@ -170,7 +170,7 @@ fn budget(report: &Report) -> String {
         // The mapped memory is only of the first process.
         true => format!("{budget}{once}, at most {used} used"),
         false => format!(
-            "{budget}{once}, at most {used} used, for {} of program memory",
+            "{budget}{once}, at most {used} used, for {} of mapped memory",
             bytes(report.mapped_peak_bytes)
         ),
     }
