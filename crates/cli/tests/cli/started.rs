@@ -108,6 +108,18 @@ fn child_of_execveat_keeps_budget() {
 }
 
 #[test]
+fn message_names_program_that_cannot_start() {
+    let swap = tempfile::tempdir().unwrap();
+    let directory = swap.path().join("pages").display().to_string();
+    std::fs::create_dir(&directory).unwrap();
+    let way = "mv \"$1\" \"$1.moved\"; \"$2\" -c 'bytearray(100 << 20)'; exit $?";
+    let python = python().display().to_string();
+    let ended = finish(&mut shell_command(&["--swap", &directory], way, &[&directory, &python]));
+    assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
+    assert_contains_all(&ended.stderr, &["softswap: cannot start python", "(pid ", &directory]);
+}
+
+#[test]
 fn program_sees_only_user_variables() {
     let script = "env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'; \
                   LD_PRELOAD=libutil.so.1:$LD_PRELOAD env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'";
