@@ -314,7 +314,7 @@ fn messages_state_cause_and_remedy() {
         (NoSlot::ForkedChild.to_string(), "a forked child cannot write"),
         (
             full.message(RAISE_MEMORY).to_string(),
-            "raise its size (`DIR:SIZE`), add another swap area, or raise --memory",
+            "`--swap DIR:SIZE`, add another swap area, or raise --memory",
         ),
         (
             DecompressError::from(CodecError::UnknownTag { tag: 3 }).to_string(),

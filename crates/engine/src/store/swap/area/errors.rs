@@ -31,7 +31,7 @@ pub enum AreaError {
     Extents(#[from] AppendError),
     #[error(
         "cannot reserve address space for the tables of the swap area ({0}); raise `ulimit -v`, or \
-         give the area a smaller size (`DIR:SIZE`)"
+         give the area a smaller size (`--swap DIR:SIZE`)"
     )]
     Tables(#[from] io::Error),
     #[error(transparent)]
@@ -67,7 +67,7 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AreaFull {
     #[error(
-        "swap area is full: its limit of {} is used up; raise its size (`DIR:SIZE`), add \
+        "swap area is full: its limit of {} is used up; raise SIZE in `--swap DIR:SIZE`, add \
          another swap area",
         ByteSize(*limit_bytes)
     )]
@@ -103,8 +103,8 @@ pub enum AreaFull {
     )]
     Shared { size_bytes: u64, own_bytes: u64 },
     #[error(
-        "all {areas} swap areas ({}) are full; add another one, raise the size of one \
-         (`DIR:SIZE`), free disk space",
+        "all {areas} swap areas ({}) are full; add another one, raise SIZE in `--swap DIR:SIZE`, \
+         free disk space",
         ByteSize(*size_bytes)
     )]
     Every { areas: usize, size_bytes: u64 },
