@@ -491,7 +491,9 @@ mod tests {
             ..run("zero", 0)
         };
         let text = suggestions(&slept);
-        for part in ["80.0 MiB", "waited 9.00 s in all", "cpp (pid 8) waited 5.00 s"] {
+        for part in
+            ["80.0 MiB", "waited 9.00 s in all, in a run of 10.0 s", "cpp (pid 8) waited 5.00 s"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("Change nothing") && !text.contains("did not start"), "{text}");
